@@ -99,7 +99,7 @@ llvm::json::Array exporter::specJson(ShardingAttr sharding, MeshAttr mesh) {
   return dims;
 }
 
-std::string exporter::tensorText(Type type, ShardingAttr sharding, MeshAttr mesh) {
+std::string exporter::tensorText(Type type, ShardingAttr sharding, MeshAttr mesh, bool isOnHost) {
   auto tensor = cast<RankedTensorType>(type);
   std::string text = numpyName(tensor.getElementType());
   llvm::raw_string_ostream os(text);
@@ -117,7 +117,7 @@ std::string exporter::tensorText(Type type, ShardingAttr sharding, MeshAttr mesh
         llvm::interleave(names, os, "*");
       },
       ",");
-  os << "]";
+  os << "]" << (isOnHost ? "@host" : "");
   return text;
 }
 

@@ -23,7 +23,8 @@ llvm::json::Array shapeJson(llvm::ArrayRef<int64_t> shape);
 llvm::json::Array specJson(ShardingAttr sharding, MeshAttr mesh);
 /// A tensor as a mesh holds it, "float32[8,64][x*y,R]": dtype, shape, and the axes
 /// that split each dimension.
-std::string tensorText(mlir::Type type, ShardingAttr sharding, MeshAttr mesh);
+std::string tensorText(mlir::Type type, ShardingAttr sharding, MeshAttr mesh,
+                       bool isOnHost = false);
 /// The module without anything that only this compiler knows, as text.
 std::string plainText(mlir::ModuleOp stage);
 

@@ -61,6 +61,38 @@ def AlpaExpandMaps : Pass<"alpa-expand-maps", "mlir::ModuleOp"> {
   let statistics = [Statistic<"numExpanded", "expanded kernels", "Kernels of blocks written">];
 }
 
+def AlpaCopyHostState : Pass<"alpa-copy-host-state", "mlir::ModuleOp"> {
+  let summary = "Copy state from the host's memory to devices and back";
+  let description = [{
+    Where a function takes or gives state of the host's memory (`alpa.memory = "host"`),
+    copies stand in front of its first reader and behind its maker, as calls of
+    `annotate_device_placement`, which XLA makes asynchronous copies. The copies of a piece
+    (what belongs to one weight, see compiler/Analysis/HostMemory.h) wait, behind a
+    barrier, for the results of the piece before the previous one, so that few pieces are
+    on the device at a time. No value changes: without memories of their own the calls do
+    nothing.
+
+    Before:
+    ```mlir
+    func.func @update_0(%m: tensor<8xf32> {alpa.memory = "host"}, %g: tensor<8xf32>)
+        -> (tensor<8xf32> {alpa.memory = "host"}) {
+      %0 = stablehlo.add %m, %g : tensor<8xf32>
+      return %0 : tensor<8xf32>
+    ```
+    After:
+    ```mlir
+      %0 = stablehlo.custom_call @annotate_device_placement(%m) {.. _xla_buffer_placement = "device"}
+      %1 = stablehlo.add %0, %g : tensor<8xf32>
+      %2 = stablehlo.custom_call @annotate_device_placement(%1) {.. _xla_buffer_placement = "pinned_host"}
+      return %2 : tensor<8xf32>
+    ```
+
+    Arguments and results there get `mhlo.memory_kind = "pinned_host"`.
+  }];
+  let dependentDialects = ["::mlir::stablehlo::StablehloDialect"];
+  let statistics = [Statistic<"numCopies", "copies", "Copies written">];
+}
+
 def AlpaExpandGroupedDots : Pass<"alpa-expand-grouped-dots", "mlir::ModuleOp"> {
   let summary = "Write products of groups as backends know them";
   let description = [{

@@ -113,7 +113,9 @@ void Writer::write(Operation &op) {
   llvm::TypeSwitch<Operation *>(&op)
       .Case([&](InputOp input) {
         line("input {0} = arg {1}{2}: {3}", slots.add(input.getBuffer()), input.getArg(),
-             microBatch(input.getMicroBatch()), tensor(input.getBuffer(), input.getSharding()));
+             microBatch(input.getMicroBatch()),
+             tensorText(input.getBuffer().getType(), input.getSharding(), mesh,
+                        input->hasAttr(attr::memory)));
       })
       .Case([&](RunOp run) {
         StringRef stage = run.getCallee().getRootReference().getValue();

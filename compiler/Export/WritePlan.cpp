@@ -144,7 +144,7 @@ void PlanWriter::write() {
   auto schedule = module->getAttrOfType<StringAttr>(attr::schedule);
   json.object([&] {
     json.attribute("format", "alpa_mlir.plan");
-    json.attribute("version", 4);
+    json.attribute("version", 5);
     json.attribute("compiler", ALPA_VERSION);
     json.attribute("name", name);
     json.attributeBegin("cluster");
@@ -273,7 +273,7 @@ void PlanWriter::writeFunction(const StageFunction &function, MeshAttr mesh) {
   auto writePorts = [&](StringRef key, ArrayRef<Port> ports) {
     json.attributeArray(key, [&] {
       for (const Port &port : ports)
-        json.value(tensorText(port.type, port.sharding, mesh));
+        json.value(tensorText(port.type, port.sharding, mesh, port.isOnHost));
     });
   };
   json.attributeObject(function.callee.getLeafReference().getValue(), [&] {

@@ -249,8 +249,11 @@ void ProgramBuilder::sendState() {
 }
 
 Value ProgramBuilder::input(const Port &port, int64_t microBatch) {
-  return InputOp::create(builder, loc, port.type, number(port.id), microBatchAttr(microBatch),
-                         port.sharding);
+  auto made = InputOp::create(builder, loc, port.type, number(port.id), microBatchAttr(microBatch),
+                              port.sharding);
+  if (port.isOnHost)
+    made->setAttr(attr::memory, builder.getStringAttr("host"));
+  return made;
 }
 
 void ProgramBuilder::send(Value buffer, ArrayRef<Route> routes, int64_t microBatch) {

@@ -95,7 +95,8 @@ MemoryWalk::MemoryWalk(const ProgramTable &table, SlicedModule &sliced, int64_t 
     for (auto [position, instruction] : llvm::enumerate(program.instructions)) {
       if (instruction.kind == InstructionKind::Recv)
         receivedAt[instruction.meeting] = position;
-      if (auto input = dyn_cast<InputOp>(instruction.op); input && isState(input))
+      if (auto input = dyn_cast<InputOp>(instruction.op);
+          input && isState(input) && !input->hasAttr(attr::memory))
         make(states[index], instruction.firstResult,
              sizeOf(input.getBuffer().getType(), input.getSharding(), meshOf(index)));
     }
@@ -130,16 +131,17 @@ static int64_t scratchBytes(const SlicedModule &sliced, const StageFunction &fun
 
 void MemoryWalk::listFunction(const StageFunction &function) {
   FunctionSizes &info = functions[function.callee];
-  llvm::DenseMap<std::pair<Type, Attribute>, uint32_t> forms;
+  llvm::DenseMap<std::tuple<Type, Attribute, unsigned>, uint32_t> forms;
   auto formOf = [&](const Port &port) {
-    return forms.try_emplace({port.type, port.sharding}, forms.size()).first->second;
+    return forms.try_emplace({port.type, port.sharding, unsigned(port.isOnHost)}, forms.size())
+        .first->second;
   };
   MeshAttr mesh = sliced.stages[function.stage].mesh;
   for (const Port &port : function.inputs)
     info.inputForms.push_back(formOf(port));
   for (const Port &port : function.outputs) {
     info.outputForms.push_back(formOf(port));
-    info.outputBytes.push_back(sizeOf(port.type, port.sharding, mesh));
+    info.outputBytes.push_back(port.isOnHost ? 0 : sizeOf(port.type, port.sharding, mesh));
   }
   info.numForms = forms.size();
   info.scratchBytes = scratchBytes(sliced, function);

@@ -33,6 +33,7 @@ static FailureOr<Port> readPort(func::FuncOp function, Type type, DictionaryAttr
     return function.emitError() << what << " " << index << " has no `" << attr::sharding << "`";
   if (auto accumulate = attributes.getAs<StringAttr>(attr::accumulate))
     port.accumulate = accumulate.getValue();
+  port.isOnHost = attributes.contains(attr::memory);
   if (auto partOf = attributes.getAs<IntegerAttr>(attr::partOf))
     port.partOf = partOf.getInt();
   return port;
@@ -243,6 +244,7 @@ Port SlicedModule::argumentAt(int64_t arg, int64_t stage) const {
   port.id = arg;
   port.type = function.getArgumentTypes()[arg];
   port.sharding = function.getArgAttrOfType<ShardingAttr>(arg, attr::sharding);
+  port.isOnHost = bool(function.getArgAttr(arg, attr::memory));
   if (!port.sharding)
     port.sharding =
         ShardingAttr::get(function.getContext(),

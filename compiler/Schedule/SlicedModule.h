@@ -24,6 +24,7 @@ struct Port {
   ShardingAttr sharding;
   llvm::StringRef accumulate; // Results only; empty if nothing leaves the micro-batch.
   int64_t partOf = -1;        // Results only; the sum of stages to which this adds.
+  bool isOnHost = false;      // In the host's memory.
 };
 
 struct StageFunction {

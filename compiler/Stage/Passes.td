@@ -59,6 +59,32 @@ def AlpaClusterLayers : Pass<"alpa-cluster-layers", "mlir::ModuleOp"> {
   ];
 }
 
+def AlpaOffloadState : Pass<"alpa-offload-state", "mlir::ModuleOp"> {
+  let summary = "Keep state that the update alone needs in the host's memory";
+  let description = [{
+    After `alpa-cluster-layers`. State that only ops of the update read, and whose next
+    value such ops make, all in one layer (moments of an optimizer, and its weights in
+    float32), is marked: between steps and until the update it lies in the memory of its
+    device's host. Smaller state, counters say, stays where it is. The search then counts
+    the host's memory and the copies, and alpa-copy-host-state writes these.
+
+    Before:
+    ```mlir
+    func.func @main(%m: tensor<512x512xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state"}, ..)
+      %0 = stablehlo.add %m, %g {alpa.layer = 0 : i64, alpa.phase = "update"}
+    ```
+    After:
+    ```mlir
+    func.func @main(%m: tensor<512x512xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.memory = "host"}, ..)
+    ```
+  }];
+  let options = [
+    Option<"leastBytes", "least-bytes", "int64_t", /*default=*/"262144",
+           "The smallest state that is kept there">
+  ];
+  let statistics = [Statistic<"numOffloaded", "offloaded arguments", "Arguments that are marked">];
+}
+
 def AlpaPrepareWeights : Pass<"alpa-prepare-weights", "mlir::ModuleOp"> {
   let summary = "Compute once a step what micro-batches make of weights";
   let description = [{

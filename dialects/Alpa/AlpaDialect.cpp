@@ -94,6 +94,8 @@ std::optional<LogicalResult> verifySignature(Emit emit, NamedAttribute attribute
     return isSharding(emit, value, type);
   if (name == attr::value)
     return isInteger(emit, value, 0);
+  if (name == attr::memory)
+    return isOneOf(emit, value, {"host"});
   return std::nullopt;
 }
 
@@ -197,4 +199,11 @@ bool alpa::isStateArgument(Value value) {
   auto kind = function ? function.getArgAttrOfType<StringAttr>(argument.getArgNumber(), attr::kind)
                        : StringAttr();
   return !kind || kind.getValue() != "batch";
+}
+
+bool alpa::isHostArgument(Value value) {
+  auto argument = dyn_cast<BlockArgument>(value);
+  auto function = argument ? dyn_cast<FunctionOpInterface>(argument.getOwner()->getParentOp())
+                           : FunctionOpInterface();
+  return function && function.getArgAttr(argument.getArgNumber(), attr::memory);
 }

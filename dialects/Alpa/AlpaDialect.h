@@ -41,6 +41,8 @@ inline constexpr llvm::StringLiteral operandShardings = "alpa.operand_shardings"
 inline constexpr llvm::StringLiteral sharding = "alpa.sharding";
 inline constexpr llvm::StringLiteral summedAs = "alpa.summed_as";
 inline constexpr llvm::StringLiteral kind = "alpa.kind";
+/// Of an argument, or of a function's result: "host" if it lies in its host's memory.
+inline constexpr llvm::StringLiteral memory = "alpa.memory";
 inline constexpr llvm::StringLiteral name = "alpa.name";
 inline constexpr llvm::StringLiteral carriedBy = "alpa.carried_by";
 inline constexpr llvm::StringLiteral piece = "alpa.piece";
@@ -87,6 +89,9 @@ mlir::Type wholeType(mlir::Operation *function, mlir::Type type, mlir::Dictionar
 /// Whether a value is an argument that lives across steps: of a step, or of a function
 /// that says nothing of its arguments.
 bool isStateArgument(mlir::Value value);
+
+/// Whether a value is an argument that lies in its host's memory between steps.
+bool isHostArgument(mlir::Value value);
 
 /// Whether `spec` fits a value of `type` on a mesh of that shape: one entry for
 /// each dimension and no axis beyond the mesh. An empty shape skips the latter.

@@ -25,6 +25,7 @@ from alpa_runtime.arrays import (
     of_pieces,
 )
 from alpa_runtime.backends.interface import Job
+from alpa_runtime.backends.xla import HOST_MEMORY
 from alpa_runtime.calling_convention import (
     Aval,
     CallingConvention,
@@ -394,7 +395,8 @@ def made_leaves(
 
 def _sharding(info: MeshInfo, tensor: TensorSpec) -> NamedSharding:
     mesh: Any = AbstractMesh(info.shape, info.axes)
-    return NamedSharding(mesh, P(*[axes or None for axes in tensor.spec]))
+    spec = P(*[axes or None for axes in tensor.spec])
+    return NamedSharding(mesh, spec, memory_kind=HOST_MEMORY if tensor.on_host else None)
 
 
 def initial_state(

@@ -14,7 +14,7 @@
 // UNPLANNED: error: the plan cannot be written: is not planned; run alpa-plan-transfers first
 // ELSEWHERE: error: the plan cannot be written: no stage runs on #alpa.mesh<shape = [1], devices = [7]>
 
-// CHECK: "version": 4,
+// CHECK: "version": 5,
 // CHECK: "reshards": [
 // CHECK-NEXT: {
 // CHECK-NEXT: "source_mesh": 0,

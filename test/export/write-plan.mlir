@@ -16,7 +16,7 @@
 // MODULE-NOT: alpa.
 
 // CHECK: "format": "alpa_mlir.plan",
-// CHECK: "version": 4,
+// CHECK: "version": 5,
 // CHECK-NEXT: "compiler": "{{[0-9.]+}}",
 // CHECK: "name": "train_step",
 // CHECK: "cluster": {

@@ -167,6 +167,7 @@ public:
     addHeldState();
     addMoves();
     addHeldPrices();
+    explanation.hostPicoseconds = builder.hostPicoseconds(choices);
     addExposed();
     addDecisions();
     addRunnersUp();
@@ -659,8 +660,8 @@ void Explanation::print(llvm::raw_ostream &os, llvm::StringRef onlyOp, size_t mo
   auto isWanted = [&](llvm::StringRef name, llvm::StringRef where) {
     return onlyOp.empty() || name.contains(onlyOp) || where.contains(onlyOp);
   };
-  int64_t total =
-      computePicoseconds + communicationPicoseconds + exposedPicoseconds + heldPicoseconds;
+  int64_t total = computePicoseconds + communicationPicoseconds + exposedPicoseconds +
+                  heldPicoseconds + hostPicoseconds;
   os << llvm::formatv("a step takes {0}: {1} of computation, {2} of communication, {3} as the "
                       "price of held bytes\n",
                       formatTime(total), formatTime(computePicoseconds),
@@ -669,6 +670,9 @@ void Explanation::print(llvm::raw_ostream &os, llvm::StringRef onlyOp, size_t mo
     os << llvm::formatv("{0} of communication more are hidden by other work; {1} are left when "
                         "that has ended\n",
                         formatTime(hiddenPicoseconds), formatTime(exposedPicoseconds));
+  if (hostPicoseconds > 0)
+    os << llvm::formatv("{0} are copies between devices and the memory of their hosts\n",
+                        formatTime(hostPicoseconds));
   os << llvm::formatv("the problem's objective is {0}; {1} no choice can change\n",
                       formatTime(static_cast<double>(objective)), formatTime(fixedPicoseconds));
   os << "\ncommunication\n";
@@ -810,6 +814,7 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
        named("hidden_communication_seconds", seconds(hiddenPicoseconds)),
        named("exposed_communication_seconds", seconds(exposedPicoseconds)),
        named("held_bytes_seconds", seconds(heldPicoseconds)),
+       named("host_seconds", seconds(hostPicoseconds)),
        named("objective_seconds", seconds(static_cast<double>(objective))),
        named("fixed_seconds", seconds(fixedPicoseconds)),
        named("communication", builder.getArrayAttr(trafficRows)),

@@ -136,6 +136,11 @@ static std::string explainInfeasible(const ProblemBuilder &builder, const Livene
   MemoryUse use = measureMemory(builder, liveness, least.choices);
   if (liveness.order.empty())
     return text;
+  if (use.peakTime >= liveness.end()) {
+    os << "; most of it, for " << use.hostBytes
+       << " bytes of state in the part that a device has of its host's memory";
+    return text;
+  }
   const OpInfo &op = builder.getOps()[liveness.order[use.peakTime]];
   os << "; the fullest moment is then '" << op.op->getName() << "' of the " << phaseName(op.phase)
      << " phase at " << op.op->getLoc() << ", which needs";
@@ -237,6 +242,10 @@ void sharding::reportPlan(const ProblemBuilder &builder, const MemoryUse &use,
   result.stateBytes = use.stateBytes;
   result.activationBytes = use.activationBytes;
   result.temporaryBytes = use.temporaryBytes();
+  result.hostBytes = use.hostBytes;
+  result.hostSeconds =
+      toSeconds(static_cast<double>(builder.hostPicoseconds(result.solution.choices)));
+  result.hostExcessBytes = use.peakBytes - use.deviceBytes;
   result.scratchBytes = use.scratchBytes;
   readSpecs(builder, result);
 }

@@ -2,6 +2,7 @@
 
 #include "compiler/Sharding/Problem/Liveness.h"
 
+#include "compiler/Analysis/HostMemory.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
@@ -75,6 +76,7 @@ public:
     findUses();
     for (const CarriedValue &carried : builder.getCarried())
       replaced[carried.value] = carried.argument;
+    findPieces();
     for (unsigned index = 0; index < values.size(); ++index) {
       if (values[index].kind == ValueKind::Free)
         continue;
@@ -250,6 +252,8 @@ private:
 
   void addInput(unsigned index) {
     const Uses &use = uses[index];
+    if (builder.isOnHost(values[index]))
+      return addHostState(index);
     if (isStateArgument(values[index].value))
       return add(index, Lifetime::State, 1, 0, live.end());
     bool isForward = use.isIn(OpPhase::Forward), isBackward = use.isIn(OpPhase::Backward);
@@ -513,7 +517,47 @@ private:
       add({index, Lifetime::Temporary, 1, {use.first[update], use.last[update] + 1}, -1, true});
   }
 
+  /// When state of the host's memory, and its next value, are on the device.
+  void findPieces() {
+    llvm::SmallVector<Operation *> updates;
+    llvm::SmallVector<int64_t> timeOfUpdate;
+    llvm::SmallVector<Value> results;
+    for (auto [time, op] : llvm::enumerate(live.order))
+      if (ops[op].phase == OpPhase::Update) {
+        updates.push_back(ops[op].op);
+        timeOfUpdate.push_back(time);
+      }
+    for (const CarriedValue &carried : builder.getCarried())
+      if (builder.isOnHost(values[carried.argument]))
+        results.push_back(values[carried.value].value);
+    int64_t before = -1;
+    for (const analysis::HostPiece &piece :
+         analysis::findHostPieces(updates, isHostArgument, results)) {
+      int64_t first = timeOfUpdate[piece.first], end = timeOfUpdate[piece.last] + 1;
+      for (Value argument : piece.arguments)
+        onDevice[argument] = {before < 0 ? first : std::min(before, first), end};
+      for (Value result : piece.results)
+        onDevice[result] = {first, end};
+      before = first;
+    }
+  }
+
+  void addHostState(unsigned index) {
+    LiveItem item{index, Lifetime::Temporary, 1, {live.hostTime(), live.hostTime() + 1}};
+    item.isOnHost = true;
+    live.hasHostItems = true;
+    add(item);
+    // One kernel reads all of a piece.
+    if (auto it = onDevice.find(values[index].value); it != onDevice.end())
+      add({index, Lifetime::Temporary, 1, it->second, -1, true});
+  }
+
   void addNextState(unsigned index, unsigned argument) {
+    if (builder.isOnHost(values[argument])) {
+      auto it = onDevice.find(values[index].value);
+      int64_t end = std::max(lastUse(index) + 1, it == onDevice.end() ? 0 : it->second.end);
+      return add({index, Lifetime::Temporary, 1, {birth[index], end}, -1, true});
+    }
     int64_t begin = birth[index], lastRead = -1;
     for (int64_t last : uses[argument].last)
       lastRead = std::max(lastRead, last);
@@ -539,6 +583,7 @@ private:
   std::vector<Port> made, consumed;       // Results, and arguments that nothing reads later.
   llvm::DenseSet<unsigned> isGiven;       // Results with the buffer of an argument.
   llvm::DenseMap<unsigned, unsigned> replaced;
+  llvm::DenseMap<Value, solver::Interval> onDevice; // Of state in the host's memory.
   llvm::DenseMap<Operation *, int64_t> times;
 };
 

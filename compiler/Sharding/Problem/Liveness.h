@@ -5,6 +5,9 @@
 // all in program order but update, which goes result by result. Arguments of a function
 // stay until it returns:
 //
+//   host state    in the host's memory, which counts at a time of its own behind all others; in
+//                 the update for as long as its piece is worked on, inputs from the piece
+//                 before on (compiler/Analysis/HostMemory.h)
 //   state         parameters, optimizer state, gradients that are summed over
 //                 micro-batches, and results of the step that are there before the
 //                 update (one for each micro-batch if they are joined): always
@@ -62,6 +65,8 @@ struct LiveItem {
   bool isInner = false;
   /// If it has no more bytes on a device, it lives in a buffer that is counted elsewhere.
   int64_t fittingBytes = 0;
+  /// In the host's memory.
+  bool isOnHost = false;
 };
 
 struct Liveness {
@@ -71,6 +76,10 @@ struct Liveness {
   int64_t microBatchesInFlight = 1;
 
   int64_t end() const { return std::max<int64_t>(1, order.size()); }
+  /// When the host's memory counts, if any item is there, and how many times there are.
+  int64_t hostTime() const { return end(); }
+  int64_t numTimes() const { return end() + hasHostItems; }
+  bool hasHostItems = false;
 };
 
 Liveness computeLiveness(const ProblemBuilder &builder, const IntraOpOptions &options);

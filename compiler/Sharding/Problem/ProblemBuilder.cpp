@@ -464,7 +464,44 @@ unsigned ProblemBuilder::valueOf(Value value) {
     values[index].kind = ValueKind::Free;
   else
     setAnySpec(index);
+  if (isOnHost(values[index]))
+    chargeHostCopy(values[index]);
   return index;
+}
+
+double ProblemBuilder::hostByteWeight() const {
+  constexpr double kNoMemory = 0x1p16; // More than any device has.
+  const cost::LogicalMesh &mesh = model.getMesh();
+  return mesh.hostMemory ? static_cast<double>(mesh.device.memoryBytes) /
+                               static_cast<double>(std::max<int64_t>(1, mesh.hostMemory->bytes))
+                         : kNoMemory;
+}
+
+void ProblemBuilder::chargeHostCopy(const ValueInfo &value) {
+  auto costOf = [&](PackedSpec spec) {
+    return toPicoseconds(
+        model.hostSeconds(value.bytes / static_cast<double>(spec.numPieces(meshShape))));
+  };
+  if (value.node < 0) {
+    fixedHostCost += costOf({});
+    fixedCosts[static_cast<size_t>(OpPhase::Update)] += costOf({});
+    return;
+  }
+  NodeInfo &node = nodes[value.node];
+  std::vector<int64_t> &costs = node.costs[static_cast<size_t>(OpPhase::Update)];
+  node.hostCosts.resize(node.numChoices());
+  for (auto [choice, entry] : llvm::enumerate(tables[value.table].index)) {
+    node.hostCosts[choice] = costOf(tables[value.table].specs[entry]);
+    costs[choice] += node.hostCosts[choice];
+  }
+}
+
+int64_t ProblemBuilder::hostPicoseconds(llvm::ArrayRef<unsigned> choices) const {
+  int64_t sum = fixedHostCost;
+  for (auto [node, choice] : llvm::zip_equal(nodes, choices))
+    if (!node.hostCosts.empty())
+      sum += node.hostCosts[choice];
+  return sum;
 }
 
 unsigned ProblemBuilder::valueFor(OpPhase phase, Value value) {

@@ -20,6 +20,7 @@
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "compiler/Sharding/Problem/Strategies.h"
 #include "compiler/Sharding/Problem/SumCompletion.h"
+#include "dialects/Alpa/AlpaDialect.h"
 #include "llvm/ADT/DenseSet.h"
 #include <map>
 
@@ -95,6 +96,7 @@ struct NodeInfo {
   std::array<std::vector<int64_t>, kNumPhases> hideable; // Likewise, as if nothing hid them.
   std::vector<Strategy> strategies;                      // Of a leading op, one per choice.
   std::vector<int64_t> heldPrices;                       // Nominal; part of the costs.
+  std::vector<int64_t> hostCosts; // Of an input's way from its host's memory; part of the costs.
   size_t numChoices() const { return costs[0].size(); }
 };
 
@@ -203,6 +205,15 @@ public:
   SumCompletion completionOf(const ValueInfo &sum, llvm::ArrayRef<unsigned> choices) const;
   /// How often the ops of a phase run in a step.
   int64_t weight(OpPhase phase) const { return runsOnce(phase) ? 1 : options.numMicroBatches; }
+  /// Whether a value of the stage is state in the host's memory.
+  bool isOnHost(const ValueInfo &value) const {
+    return value.isInput && isHostArgument(value.value);
+  }
+  /// Bytes of a device that count as much as one of its part of the host's memory: both limits
+  /// are one then.
+  double hostByteWeight() const;
+  /// What copies between devices and their host take in a step; those back run beside others.
+  int64_t hostPicoseconds(llvm::ArrayRef<unsigned> choices) const;
   /// The value in memory that a result is another name for, unless it is moved; or -1.
   int aliasOf(const OpInfo &info, unsigned result) const;
 
@@ -248,6 +259,8 @@ private:
   bool losesAxes(const OpInfo &info, const analysis::TensorFactors &tensor,
                  const SpecTable &table) const;
   void forward(const OpInfo &info);
+  /// Charges the way of state from its host's memory.
+  void chargeHostCopy(const ValueInfo &value);
   /// Gives the value a node that chooses among all its specs.
   void setAnySpec(unsigned value);
   void lead(const OpInfo &info);
@@ -320,6 +333,7 @@ private:
   std::map<std::vector<uint32_t>, unsigned> tableIndex, derivedIndex;
   std::vector<NodeInfo> nodes;
   std::array<int64_t, kNumPhases> fixedCosts{}, fixedHideable{};
+  int64_t fixedHostCost = 0; // Of `fixedCosts`.
   solver::Problem problem;
   std::map<unsigned, std::vector<int64_t>> hideableEdges; // Costs of edges that have any.
   llvm::DenseMap<std::pair<unsigned, unsigned>, unsigned> edgeIndex;

@@ -16,9 +16,11 @@ static int64_t localBytes(double bytes, PackedSpec spec, llvm::ArrayRef<int64_t>
 }
 
 /// What an item needs beside the buffers of others.
-static int64_t ownBytes(const LiveItem &item, double bytes, PackedSpec spec,
-                        llvm::ArrayRef<int64_t> meshShape) {
-  int64_t own = item.copies * localBytes(bytes, spec, meshShape);
+static int64_t ownBytes(const ProblemBuilder &builder, const LiveItem &item, double bytes,
+                        PackedSpec spec) {
+  int64_t own = item.copies * localBytes(bytes, spec, builder.getMeshShape());
+  if (item.isOnHost)
+    own = static_cast<int64_t>(std::ceil(static_cast<double>(own) * builder.hostByteWeight()));
   return own > item.fittingBytes ? own : 0;
 }
 
@@ -31,15 +33,20 @@ int64_t sharding::itemBytes(const ProblemBuilder &builder, const LiveItem &item,
     if (old.node == info.node && builder.specOf(old, choices) == spec)
       return 0;
   }
-  return ownBytes(item, info.bytes, spec, builder.getMeshShape());
+  return ownBytes(builder, item, info.bytes, spec);
 }
 
 MemoryUse sharding::measureMemory(const ProblemBuilder &builder, const Liveness &liveness,
                                   llvm::ArrayRef<unsigned> choices) {
   MemoryUse use;
   use.microBatchesInFlight = liveness.microBatchesInFlight;
-  std::vector<int64_t> change(liveness.end() + 1, 0), inner(liveness.end() + 1, 0);
+  std::vector<int64_t> change(liveness.numTimes() + 1, 0), inner(liveness.numTimes() + 1, 0);
   for (const LiveItem &item : liveness.items) {
+    if (item.isOnHost) {
+      const ValueInfo &info = builder.getValues()[item.value];
+      use.hostBytes +=
+          localBytes(info.bytes, builder.specOf(info, choices), builder.getMeshShape());
+    }
     int64_t bytes = itemBytes(builder, item, choices);
     change[item.life.begin] += bytes;
     change[item.life.end] -= bytes;
@@ -55,13 +62,15 @@ MemoryUse sharding::measureMemory(const ProblemBuilder &builder, const Liveness 
   use.activationBytes /= std::max<int64_t>(1, use.microBatchesInFlight);
   int64_t live = 0, liveInner = 0;
   unsigned phase = 0;
-  for (int64_t time = 0; time < liveness.end(); ++time) {
+  for (int64_t time = 0; time < liveness.numTimes(); ++time) {
     while (phase + 1 < kNumPhases && time >= liveness.phaseEnd[phase])
       ++phase;
     liveInner += inner[time];
     use.scratchBytes[phase] = std::max(use.scratchBytes[phase], liveInner);
     live += change[time];
     use.bytesAt.push_back(live);
+    if (time < liveness.end())
+      use.deviceBytes = std::max(use.deviceBytes, live);
     if (live > use.peakBytes) {
       use.peakBytes = live;
       use.peakTime = time;
@@ -98,19 +107,20 @@ private:
     const ValueInfo &info = builder.getValues()[item.value];
     bool isAliased = item.replaces >= 0 && info.node == builder.getValues()[item.replaces].node;
     unsigned other = isAliased ? builder.getValues()[item.replaces].table + 1 : 0;
-    auto [it, isNew] = usageIndex.try_emplace(
-        {info.node < 0 ? 0 : info.table + 1, other, item.copies, item.fittingBytes, info.bytes},
-        usages.size());
+    auto [it, isNew] =
+        usageIndex.try_emplace({info.node < 0 ? 0 : info.table + 1, other, item.copies,
+                                item.fittingBytes, info.bytes, item.isOnHost},
+                               usages.size());
     if (!isNew)
       return it->second;
     Usage usage;
     if (info.node < 0) {
-      usage = {isAliased ? 0 : ownBytes(item, info.bytes, {}, builder.getMeshShape())};
+      usage = {isAliased ? 0 : ownBytes(builder, item, info.bytes, {})};
     } else {
       const SpecTable &table = builder.getTables()[info.table];
       llvm::SmallVector<int64_t> sizes;
       for (PackedSpec spec : table.specs)
-        sizes.push_back(ownBytes(item, info.bytes, spec, builder.getMeshShape()));
+        sizes.push_back(ownBytes(builder, item, info.bytes, spec));
       for (uint16_t entry : table.index)
         usage.push_back(sizes[entry]);
       if (isAliased) {
@@ -129,7 +139,7 @@ private:
   /// Times at which a value is born and the next change is a death: between them
   /// less is live.
   void findMoments() {
-    std::vector<char> begins(liveness.end() + 1, 0), ends(liveness.end() + 1, 0);
+    std::vector<char> begins(liveness.numTimes() + 1, 0), ends(liveness.numTimes() + 1, 0);
     for (auto [item, usage] : llvm::zip_equal(items, usageOf)) {
       if (most[usage] == 0)
         continue;
@@ -137,7 +147,7 @@ private:
       ends[item.life.end] = 1;
     }
     int64_t lastBegin = -1;
-    for (int64_t time = 0; time <= liveness.end(); ++time) {
+    for (int64_t time = 0; time <= liveness.numTimes(); ++time) {
       if (ends[time] && lastBegin >= 0) {
         moments.push_back(lastBegin);
         lastBegin = -1;
@@ -299,7 +309,7 @@ private:
   const std::vector<LiveItem> &items;
   std::vector<Usage> usages;
   std::vector<int64_t> least, most; // Of each usage.
-  std::map<std::tuple<unsigned, unsigned, int64_t, int64_t, double>, unsigned> usageIndex;
+  std::map<std::tuple<unsigned, unsigned, int64_t, int64_t, double, bool>, unsigned> usageIndex;
   std::vector<unsigned> usageOf;             // Of each item.
   std::vector<int64_t> moments;              // Times, rising.
   std::vector<std::vector<unsigned>> liveAt; // Short-lived items.

@@ -11,8 +11,11 @@ namespace alpa::sharding {
 struct MemoryUse {
   int64_t stateBytes = 0;      // Always.
   int64_t activationBytes = 0; // From forward to backward, of one micro-batch.
-  int64_t peakBytes = 0;       // Of everything, with the micro-batches in flight.
-  int64_t peakTime = 0;        // First time of the peak, in the liveness order.
+  int64_t hostBytes = 0;       // In the host's memory, always.
+  int64_t deviceBytes = 0;     // The most on the device, with the micro-batches in flight.
+  /// The same, or of the host's memory as much as that counts (ProblemBuilder::hostByteWeight).
+  int64_t peakBytes = 0;
+  int64_t peakTime = 0; // First time of the peak, in the liveness order.
   int64_t microBatchesInFlight = 1;
   /// Of each phase: what its function holds besides arguments and results.
   std::array<int64_t, kNumPhases> scratchBytes = {};
@@ -20,7 +23,7 @@ struct MemoryUse {
 
   /// What the peak holds besides state and activations.
   int64_t temporaryBytes() const {
-    return peakBytes - stateBytes - microBatchesInFlight * activationBytes;
+    return deviceBytes - stateBytes - microBatchesInFlight * activationBytes;
   }
 };
 

@@ -211,6 +211,7 @@ private:
     if (auto arg = dyn_cast<BlockArgument>(value); arg && main) {
       Attribute kind = main.getArgAttr(arg.getArgNumber(), attr::kind);
       word(kind ? contentOf(kind) : 0);
+      word(isHostArgument(arg));
       // Links tell whether it is part of a range.
       std::optional<unsigned> carried = carriedBy(arg);
       word(carried.has_value());

@@ -358,9 +358,14 @@ private:
         named("backward_scratch_bytes", scratchBytes(OpPhase::Backward)),
         named("update_scratch_bytes", scratchBytes(OpPhase::Update)),
         named("micro_batches_in_flight", integer(stage.flights.inFlight)),
-        named("peak_bytes", integer(stage.peakBytes)),
+        named("peak_bytes", integer(stage.peakBytes - result.hostExcessBytes)),
         named("rematerialized_layers", integer(countRematerialized(stage))),
     };
+    if (result.hostBytes > 0)
+      predicted.append({
+          named("host_bytes", integer(result.hostBytes)),
+          named("host_seconds", seconds(result.hostSeconds)),
+      });
     if (flopsOf.contains("prepare"))
       predicted.append({
           named("prepare_seconds", seconds(result.prepareSeconds)),
@@ -725,6 +730,11 @@ llvm::Error AlpaSearchStagesPass::run() {
                               virtualTried.schedules.empty() ? 1 : virtualTried.stagesPerMesh);
   if (!space)
     return space.takeError();
+  if (llvm::any_of(main.getArguments(), isHostArgument) &&
+      llvm::none_of(space->meshes,
+                    [](const cost::LogicalMesh &mesh) { return mesh.hostMemory.has_value(); }))
+    return makeError(ErrorCode::Method, "the cluster does not say what memory its hosts have, in "
+                                        "which state is to be kept; give `host_memory` of `hosts`");
   llvm::Expected<std::vector<StageRule>> rules =
       applyPipelineMethod(pipeline, *described, numLayers, *space);
   if (!rules)

@@ -89,6 +89,8 @@ public:
   int64_t ownerOf(BlockArgument arg) const { return owners[arg.getArgNumber()]; }
   /// How a stage holds a value.
   ShardingSpec specOn(Value value, int64_t stage) const;
+  /// Whether a value is state in the host's memory, or the next one.
+  bool isOnHost(Value value) const { return onHost.contains(value); }
   /// Whether the search said how this stage holds the value.
   bool hasSpecOn(Value value, int64_t stage) const { return foreignSpecs.contains({value, stage}); }
   bool isPassedThrough(BlockArgument arg) const;
@@ -139,6 +141,7 @@ private:
   llvm::DenseMap<Value, int64_t> ids;
   llvm::DenseMap<std::pair<Value, int64_t>, ShardingSpec> foreignSpecs;
   llvm::DenseMap<std::pair<Value, int64_t>, int64_t> lastRanks;
+  llvm::DenseSet<Value> onHost;
   llvm::SmallVector<int64_t> owners, mainResultIds;
   llvm::SmallVector<BlockArgument> carriedArgs; // By result of @main; null if none.
 };
@@ -170,9 +173,15 @@ LogicalResult SlicePlan::compute() {
     order[&op] = index;
   mainResultIds.assign(main.getNumResults(), -1);
   carriedArgs.resize(main.getNumResults());
-  for (BlockArgument arg : main.getArguments())
-    if (std::optional<int64_t> result = carriedBy(arg))
+  for (BlockArgument arg : main.getArguments()) {
+    std::optional<int64_t> result = carriedBy(arg);
+    if (result)
       carriedArgs[*result] = arg;
+    if (result && isHostArgument(arg)) {
+      onHost.insert(arg);
+      onHost.insert(main.front().getTerminator()->getOperand(*result));
+    }
+  }
   if (failed(assignHomes()))
     return failure();
   assignOwners();
@@ -694,6 +703,8 @@ LogicalResult PieceBuilder::build(Block *body) {
       return failure();
     argAttrs[index].set(attr::value, builder.getI64IntegerAttr(plan.idOf(input)));
     argAttrs[index].set(attr::sharding, shardingAttr(spec));
+    if (plan.isOnHost(input))
+      argAttrs[index].set(attr::memory, builder.getStringAttr("host"));
     mapping.map(input, entry->getArgument(index));
   }
 
@@ -725,6 +736,8 @@ DictionaryAttr PieceBuilder::resultAttributes(const FunctionResult &result) {
   NamedAttrList attributes;
   attributes.set(attr::value, builder.getI64IntegerAttr(result.id));
   attributes.set(attr::sharding, shardingAttr(result.spec));
+  if (plan.isOnHost(result.source))
+    attributes.set(attr::memory, builder.getStringAttr("host"));
   if (!piece.runsOnce() && result.accumulate != Accumulate::None)
     attributes.set(attr::accumulate, builder.getStringAttr(stringify(result.accumulate)));
   if (result.partOf)

@@ -80,6 +80,13 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         "auto: as is fastest (default: auto)",
     )
     add(
+        "--offload",
+        choices=("auto", "none", "optimizer"),
+        help="what lies in the memory of the devices' hosts between steps; optimizer: the state "
+        "that the update alone reads, auto: the same where no plan fits without, or where layers "
+        "would be computed again (default: auto)",
+    )
+    add(
         "--pipeline",
         choices=_Names("pipeline_methods"),
         metavar="NAME",
@@ -188,6 +195,7 @@ _FIELDS = {
     "sharding_constraints": "sharding_constraints",
     "padding": "padding",
     "prepare_weights": "prepare_weights",
+    "offload": "offload",
     "micro_batches": "num_micro_batches",
     "micro_batch_semantics": "micro_batch_semantics",
     "schedule": "schedule",

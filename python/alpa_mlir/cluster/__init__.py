@@ -164,6 +164,20 @@ class Cluster:
         return tuple((int(g["count"]), str(g["device_type"])) for g in self._fields["hosts"])
 
     @property
+    def host_copy_seconds_per_byte(self) -> float | None:
+        """Seconds in which each device copies a byte from its host's memory, on the hosts where
+        that is slowest; None if some hosts do not say what memory they have.
+
+        Example:
+            >>> 1 / Cluster.load("dgx-h100").host_copy_seconds_per_byte
+            31000000000.0
+        """
+        memories = [group.get("host_memory") for group in self._fields["hosts"]]
+        if None in memories:
+            return None
+        return max(1 / (m["bandwidth"] * m.get("efficiency", 1.0)) for m in memories)
+
+    @property
     def cuts_products(self) -> bool:
         """Whether a type of device says `collective_matmul`."""
         types = self._fields["device_types"]

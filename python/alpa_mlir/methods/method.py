@@ -360,6 +360,7 @@ REMAT_KEEPS = ("auto", "nothing", "products")
 CONSTRAINTS = ("keep", "ignore")
 PADDINGS = ("auto", "none", "little", "all")
 PREPARED = ("auto", "none", "converted", "gathered")
+OFFLOADED = ("auto", "none", "optimizer")
 # Of a dimension, as a part of it: what padding may cost where all meshes bear it, and at most.
 _LITTLE_PADDING = 0.02
 _MOST_PADDING = 1.0
@@ -425,6 +426,10 @@ class Method(ABC):
             step makes of them, such as bfloat16 of float32, which stays until the last backward
             run; `"gathered"`, gathers of weights as well, where that pays; or `"auto"` for the
             one with which the step takes the fewest seconds.
+        offload: what lies in the memory of the devices' hosts between steps
+            (`docs/host-memory.md`): `"none"`; `"optimizer"`, the state that the update alone reads,
+            such as moments and weights in float32; or `"auto"`, the same where no plan fits
+            without, or where layers would be computed again and that may take longer.
         in_shardings: with `"manual"`, shardings of the arguments: a tree of `PartitionSpec`s
             over the function's dynamic arguments, or its beginning; None pins nothing.
         mesh_axes: names of the mesh's axes in `in_shardings`.
@@ -460,6 +465,7 @@ class Method(ABC):
     sharding_constraints: str = "keep"
     padding: str = "auto"
     prepare_weights: str = "auto"
+    offload: str = "auto"
     in_shardings: Any = None
     mesh_axes: Sequence[str] = ("x", "y", "z")
     num_mesh_axes: int = 2
@@ -475,6 +481,7 @@ class Method(ABC):
             ("remat_keeps", REMAT_KEEPS),
             ("padding", PADDINGS),
             ("prepare_weights", PREPARED),
+            ("offload", OFFLOADED),
             ("micro_batch_semantics", SEMANTICS),
             ("layer_balance", LAYER_BALANCES),
         ):
@@ -650,7 +657,9 @@ class Method(ABC):
         kept = "keep-shardings" if self.method == "manual" else "pin-shardings"
         keeps = {kept: "true"} if self.sharding_constraints == "keep" else {}
         read = _with_options("alpa-import", keeps)
-        stacks = ("alpa-split-stacked",) if self.may_cut(cluster) else ()
+        # Moments come to the device layer by layer.
+        cuts = self.may_cut(cluster) or self.offload == "optimizer"
+        stacks = ("alpa-split-stacked",) if cuts else ()
         return ",".join((read, "alpa-unroll-layers", *stacks, "alpa-undo-sorts"))
 
     def layer_passes(self, count: int, padding: Sequence[str] = ()) -> str:
@@ -682,6 +691,7 @@ class Method(ABC):
                 _with_options("alpa-cluster-layers", layers),
                 *((prepare,) if count > 1 and self.prepare_weights != "none" else ()),
                 "alpa-trim-activations",
+                *(("alpa-offload-state",) if self.offload == "optimizer" else ()),
             )
         )
 
@@ -785,6 +795,7 @@ class Method(ABC):
                 "alpa-export-shardy" if self.export == "shardy" else "alpa-lower-to-collectives",
                 "alpa-expand-maps",
                 "alpa-expand-grouped-dots",
+                *(("alpa-copy-host-state",) if self.offload == "optimizer" else ()),
             )
         )
 

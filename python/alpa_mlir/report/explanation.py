@@ -69,7 +69,9 @@ def _hidden_and_exposed(found: Row) -> tuple[float, float]:
 
 def _stage_lines(found: Row, op: str, most: int) -> list[str]:
     hidden, exposed = _hidden_and_exposed(found)
+    copies = float(found.get("host_seconds", 0.0))
     total = found["compute_seconds"] + found["communication_seconds"] + found["held_bytes_seconds"]
+    total += copies
     lines = [
         f"{_time(total + exposed)} a step: {_time(found['compute_seconds'])} of computation, "
         f"{_time(found['communication_seconds'])} of communication"
@@ -78,6 +80,11 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
         lines.append(
             f"{_time(hidden)} of communication more are hidden by other work; "
             f"{_time(exposed)} are left when that has ended"
+        )
+    if copies > 0:
+        lines.append(
+            f"{_time(copies)} are copies of state from the hosts' memory in the update; those back "
+            "run beside them"
         )
     lines.append("communication")
     for row in sorted(found["communication"], key=lambda row: -row["seconds"]):
@@ -234,6 +241,7 @@ class StageLimits:
         communication_seconds: of a step, between the devices of the stage; None if the plan does
             not say.
         peak_bytes, capacity_bytes: of one device; None if the plan or the cluster do not say.
+        host_bytes: of state that a device has in the memory of its host.
         gap: how far the solver's choice of shardings may be from the best, as a part of it.
         is_optimal: whether it is proved to be the best.
     """
@@ -247,6 +255,7 @@ class StageLimits:
     capacity_bytes: float | None
     gap: float | None
     is_optimal: bool
+    host_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -399,13 +408,15 @@ def _limits(plan: Plan, index: int, stage: StageInfo, capacity: float | None) ->
         capacity,
         solver.get("gap"),
         solver.get("status") == "optimal",
+        stage.predicted.get("host_bytes", 0.0),
     )
 
 
 def _memory(stage: StageLimits) -> str:
     if stage.peak_bytes is None:
         return "?"
+    host = f", {bytes_text(stage.host_bytes)} on host" if stage.host_bytes else ""
     if not stage.capacity_bytes:
-        return bytes_text(stage.peak_bytes)
+        return bytes_text(stage.peak_bytes) + host
     part = stage.peak_bytes / stage.capacity_bytes
-    return f"{bytes_text(stage.peak_bytes)}, {part:.0%} of {bytes_text(stage.capacity_bytes)}"
+    return f"{bytes_text(stage.peak_bytes)}, {part:.0%} of {bytes_text(stage.capacity_bytes)}{host}"

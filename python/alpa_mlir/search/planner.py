@@ -344,6 +344,13 @@ class Candidates:
                     error.what, where=error.where, fix=self._coupling_fix()
                 )
                 raise self.couplings[count] from None
+            if self.method.offload == "optimizer" and "alpa.memory" not in split.as_text():
+                raise MethodError(
+                    "offload 'optimizer' of a step of which the update alone reads no state of "
+                    "256 KiB or more",
+                    where=self._traced.signature.name,
+                    fix='use offload="none"',
+                )
             self._modules[count] = split
         return self._modules[count]
 
@@ -856,7 +863,7 @@ def find_plan(
             )
 
         chosen, timed_out_solves = _best_variant(
-            method, candidates_of, has_constraints=_has_constraints(traced, method)
+            method, cluster, candidates_of, has_constraints=_has_constraints(traced, method)
         )
     plan = replace(
         chosen.found.plan,
@@ -870,7 +877,11 @@ def find_plan(
 
 
 def _best_variant(
-    method: Method, candidates_of: Callable[[Method, bool], Candidates], *, has_constraints: bool
+    method: Method,
+    cluster: Cluster,
+    candidates_of: Callable[[Method, bool], Candidates],
+    *,
+    has_constraints: bool,
 ) -> tuple[Chosen, int]:
     """The best of the method's variants that are worth a search, and how many solves the clock
     ended.
@@ -878,6 +889,7 @@ def _best_variant(
     Raises:
         InfeasiblePlanError: none fits.
     """
+    rate = cluster.host_copy_seconds_per_byte if method.offload == "auto" else None
     chosen: Chosen | None = None
     misfit: tuple[Planner, InfeasiblePlanError] | None = None
     timed_out_solves = 0
@@ -908,6 +920,9 @@ def _best_variant(
         is_auto = method.prepare_weights == "auto"
         if chosen is None and is_auto and planner.candidates.prepares():
             consider(Planner(candidates_of(replace(first, prepare_weights="none"), drops_pins)))
+        if chosen is None and rate is not None:
+            with contextlib.suppress(MethodError):  # Of a step without such state.
+                consider(Planner(candidates_of(replace(first, offload="optimizer"), drops_pins)))
         if chosen is not None and _computes_again(chosen, method):
             consider(Planner(candidates_of(_also(chosen, remat_keeps="products"), drops_pins)))
         if chosen is not None and is_auto:
@@ -916,6 +931,10 @@ def _best_variant(
                 consider(Planner(candidates_of(other, drops_pins)))
             if _prepares_scarce(chosen):
                 other = _also(chosen, prepare_weights="none")
+                consider(Planner(candidates_of(other, drops_pins)))
+        if chosen is not None and rate is not None and _copies_faster(chosen, rate):
+            other = _also(chosen, offload="optimizer")
+            with contextlib.suppress(MethodError):
                 consider(Planner(candidates_of(other, drops_pins)))
         if chosen is not None:
             return chosen, timed_out_solves
@@ -949,6 +968,24 @@ def _prepares_scarce(chosen: Chosen) -> bool:
     room without these."""
     found = chosen.found
     return any(found.prepares(i) and found.rematerializes(i) for i in range(len(found.stages)))
+
+
+def _copies_faster(chosen: Chosen, seconds_per_byte: float) -> bool:
+    """Whether layers are computed again, and copying the state of the optimizer, split over all
+    devices, could take less time than that."""
+    plan = chosen.found.plan
+    if chosen.found.method.offload == "optimizer":
+        return False
+    saved = copied = 0.0
+    for index, stage in enumerate(plan.stages):
+        first, end = stage.layers
+        part = stage.predicted.get("rematerialized_layers", 0) / max(1, end - first)
+        forward = stage.predicted.get("forward_seconds", 0.0)
+        saved = max(saved, part * forward * plan.num_micro_batches)
+        held = (plan.explanation(index) or {}).get("optimizer_bytes", 0.0)
+        devices = len(plan.meshes[stage.mesh].devices)
+        copied = max(copied, held / devices * seconds_per_byte)
+    return copied < saved
 
 
 def _computes_again(chosen: Chosen, method: Method) -> bool:

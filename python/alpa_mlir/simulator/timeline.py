@@ -258,7 +258,7 @@ class _MeshMemory:
     def size_of(self, tensor: TensorSpec) -> float:
         key = id(tensor)
         if key not in self.sizes:
-            self.sizes[key] = device_bytes(tensor, self.mesh)
+            self.sizes[key] = 0.0 if tensor.on_host else device_bytes(tensor, self.mesh)
         return self.sizes[key]
 
     def change(self, time: float, count: float) -> None:

@@ -105,7 +105,7 @@ def plain_text(text: str) -> tuple[str, tuple[int, ...]]:
             name = op.name
             if name == "sdy.mesh":
                 doomed.append(op)
-            elif name == "sdy.sharding_constraint":
+            elif name == "sdy.sharding_constraint" or _is_copy(op):
                 op.results[0].replace_all_uses_with(op.operands[0])
                 doomed.append(op)
             for key in list(op.attributes):
@@ -119,6 +119,12 @@ def plain_text(text: str) -> tuple[str, tuple[int, ...]]:
         for op in doomed:
             op.erase()
         return module.operation.get_asm(), tuple(given)
+
+
+def _is_copy(op: Any) -> bool:
+    """Between a device and its host's memory, which IREE does not tell apart."""
+    target = op.attributes["call_target_name"] if op.name == "stablehlo.custom_call" else None
+    return target is not None and target.value == "annotate_device_placement"
 
 
 def _strip_signature(ir: Any, function: Any) -> list[int]:

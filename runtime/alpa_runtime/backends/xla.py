@@ -63,6 +63,9 @@ def host_cpu() -> str | None:
     return "; ".join(f"{name}: {value}" for name, value in sorted(found.items()))
 
 
+# JAX's name of the memory of hosts that devices copy from and to, those of the CPU too.
+HOST_MEMORY = "pinned_host"
+
 Device = Any
 # JAX leaves many of its types unknown to checkers; the aliases say so in one place.
 _jax: Any = jax
@@ -84,7 +87,8 @@ def mlir_type(tensor: TensorSpec) -> str:
 @lru_cache(maxsize=8192)
 def named_sharding(mesh: Mesh, tensor: TensorSpec) -> NamedSharding:
     """The JAX sharding of a spec on a mesh; equal ones are one object."""
-    return NamedSharding(mesh, P(*[axes or None for axes in tensor.spec]))
+    spec = P(*[axes or None for axes in tensor.spec])
+    return NamedSharding(mesh, spec, memory_kind=HOST_MEMORY if tensor.on_host else None)
 
 
 def mesh_text(info: MeshInfo) -> str:

@@ -382,7 +382,7 @@ def _sharding(value: Any) -> Any:
     """That of a leaf of the target; None for arrays of NumPy, and for those that workers hold."""
     if isinstance(value, RowArray) and isinstance(value.stack, jax.Array):
         stack: Any = value.stack.sharding
-        return NamedSharding(stack.mesh, value.spec)
+        return NamedSharding(stack.mesh, value.spec, memory_kind=stack.memory_kind)
     sharding = None if isinstance(value, WholeArray) else getattr(value, "sharding", None)
     return sharding if isinstance(sharding, jax.sharding.Sharding) else None
 

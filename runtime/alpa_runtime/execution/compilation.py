@@ -568,7 +568,10 @@ def compiled_peaks(
         programs: bytes of each (stage, function): arguments, results and temporaries together, as
             `Program.memory_bytes` gives them.
     """
-    sizes = [num_bytes(part_of(value.tensor, plan.meshes[value.mesh])) for value in step.values]
+    sizes = [
+        0 if value.tensor.on_host else num_bytes(part_of(value.tensor, plan.meshes[value.mesh]))
+        for value in step.values
+    ]
     held = [0] * len(plan.meshes)
     peaks = [CompiledPeak(mesh, 0, 0, "nothing") for mesh in range(len(plan.meshes))]
 

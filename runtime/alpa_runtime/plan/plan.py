@@ -166,6 +166,9 @@ def cluster_difference(planned: Mapping[str, Any], given: Mapping[str, Any]) -> 
                         f"{key} of {link} links is {after.get(key)} in the cluster, "
                         f"{before.get(key)} where the plan was made"
                     )
+    memories = [[host.get("host_memory") for host in host_groups(c)] for c in (planned, given)]
+    if memories[0] != memories[1]:
+        return "host_memory of the cluster is another one than where the plan was made"
     if planned.get("profile") != given.get("profile"):
         return "the measured costs of the cluster are others than those the plan was made with"
     return None
@@ -534,9 +537,7 @@ def stage_rows(plan: Plan, weights: int) -> list[list[str]]:
                 plan.meshes[stage.mesh].as_text(),
                 "\n".join(lines),
                 _stage_seconds(stage),
-                bytes_text(stage.predicted["peak_bytes"])
-                if "peak_bytes" in stage.predicted
-                else "",
+                _stage_memory(stage),
             ]
         )
     return rows
@@ -549,6 +550,12 @@ def _stage_layers(stage: StageInfo) -> str:
     first, end = stage.layers
     again = rematerialized_text(stage)
     return f"{first}-{end - 1}" + (f"\n{again} rematerialized" if again else "")
+
+
+def _stage_memory(stage: StageInfo) -> str:
+    found = stage.predicted
+    peak = bytes_text(found["peak_bytes"]) if "peak_bytes" in found else ""
+    return peak + (f"\n{bytes_text(found['host_bytes'])} on host" if "host_bytes" in found else "")
 
 
 def rematerialized_text(stage: StageInfo) -> str:
@@ -787,7 +794,7 @@ def _count(number: int, singular: str, plural: str = "") -> str:
 
 
 FORMAT = "alpa_mlir.plan"
-VERSION = 4
+VERSION = 5
 _EXPLANATION = ".explain.json"
 _PLANNING = "planning.json"
 
@@ -1087,6 +1094,7 @@ _TOTALS: Mapping[str, Callable[[Node], Any]] = {
     "compute_seconds": Node.number,
     "communication_seconds": Node.number,
     "held_bytes_seconds": Node.number,
+    "host_seconds?": Node.number,
     "hidden_communication_seconds?": Node.number,
     "exposed_communication_seconds?": Node.number,
     "product_seconds?": Node.number,

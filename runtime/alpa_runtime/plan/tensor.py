@@ -1,4 +1,6 @@
-"""Tensors on meshes: element types, and their text in plans: `float32[8,64][x*y,R]`."""
+"""Tensors on meshes: element types, and their text in plans: `float32[8,64][x*y,R]`, with `@host`
+in the memory of the devices' hosts.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ Spec = tuple[tuple[str, ...], ...]
 
 _DIM = r"[0-9]+"
 _AXES = r"(?:R|[a-z][a-z0-9_]*(?:\*[a-z][a-z0-9_]*)*)"
-TENSOR_PATTERN = rf"[a-z][a-z0-9_]*\[(?:{_DIM}(?:,{_DIM})*)?\]\[(?:{_AXES}(?:,{_AXES})*)?\]"
+_ON_HOST = "@host"
+TENSOR_PATTERN = (
+    rf"[a-z][a-z0-9_]*\[(?:{_DIM}(?:,{_DIM})*)?\]\[(?:{_AXES}(?:,{_AXES})*)?\](?:{_ON_HOST})?"
+)
 _TENSOR = re.compile(TENSOR_PATTERN)
 
 
@@ -61,14 +66,20 @@ _TENSOR = re.compile(TENSOR_PATTERN)
 class TensorSpec:
     """A tensor on a mesh: its whole shape, NumPy dtype name and the axes that split it.
 
+    Attributes:
+        on_host: each device's part lies in the memory of its host.
+
     Example:
         >>> TensorSpec.parse("float32[8,64][x*y,R]").spec
         (('x', 'y'), ())
+        >>> TensorSpec.parse("float32[8][x]@host").on_host
+        True
     """
 
     shape: tuple[int, ...]
     dtype: str
     spec: Spec
+    on_host: bool = False
 
     @classmethod
     def parse(cls, text: str) -> TensorSpec:
@@ -81,7 +92,8 @@ class TensorSpec:
             raise ValueError(
                 f"got {text[:200]!r}, expected a tensor such as 'float32[8,64][x*y,R]'"
             )
-        dtype, shape, spec = text.replace("]", "").split("[")
+        held = text.removesuffix(_ON_HOST)
+        dtype, shape, spec = held.replace("]", "").split("[")
         dims = tuple(map(int, shape.split(","))) if shape else ()
         axes = tuple(() if a == "R" else tuple(a.split("*")) for a in spec.split(",") if spec)
         if len(dims) != len(axes):
@@ -92,17 +104,19 @@ class TensorSpec:
             raise ValueError(f"got {text!r}, whose element type is unknown")
         if math.prod(dims) >= 1 << 63:
             raise ValueError(f"got {text[:200]!r}, expected fewer than 2**63 elements")
-        return cls(dims, dtype, axes)
+        return cls(dims, dtype, axes, held != text)
 
     def to_text(self) -> str:
         """The tensor as plan.json has it."""
         axes = ",".join("*".join(names) or "R" for names in self.spec)
-        return f"{self.dtype}[{','.join(map(str, self.shape))}][{axes}]"
+        where = _ON_HOST if self.on_host else ""
+        return f"{self.dtype}[{','.join(map(str, self.shape))}][{axes}]{where}"
 
     def as_text(self) -> str:
         """The tensor for people."""
         dims = "x".join(map(str, self.shape)) or "scalar"
-        return f"{self.dtype}[{dims}] {spec_text(self.spec)}"
+        where = " in the host's memory" if self.on_host else ""
+        return f"{self.dtype}[{dims}] {spec_text(self.spec)}{where}"
 
 
 class TensorReader:

@@ -79,12 +79,14 @@ def test_every_option_reaches_its_method():
     common += "--layer-balance operators --remat 0,2 --memory-fraction 0.5 --time-limit 7 "
     common += "--num-mesh-axes 3 --export collectives --finalists 2 "
     common += "--micro-batch-semantics relaxed --sharding-constraints ignore "
-    common += "--padding little --prepare-weights none --remat-keeps products --layer-loops all"
+    common += "--padding little --prepare-weights none --offload optimizer "
+    common += "--remat-keeps products --layer-loops all"
     same = {
         "method": "zero-2",
         "sharding_constraints": "ignore",
         "padding": "little",
         "prepare_weights": "none",
+        "offload": "optimizer",
         "remat_keeps": "products",
         "num_micro_batches": 4,
         "micro_batch_semantics": "relaxed",

@@ -236,7 +236,7 @@ def two_stages(
 
     plan = {
         "format": "alpa_mlir.plan",
-        "version": 4,
+        "version": 5,
         "compiler": "handmade",
         "name": "mlp_step",
         "cluster": {"name": "handmade"},

@@ -175,7 +175,7 @@ def plan_fields(n: int, strategy: str = "broadcast") -> tuple[dict[str, Any], di
     state = {"w0": w0, "w1": w1, "w2": w2, "total": one}
     plan = {
         "format": "alpa_mlir.plan",
-        "version": 4,
+        "version": 5,
         "compiler": "handmade",
         "name": "clipped_step",
         "cluster": {"name": "handmade"},

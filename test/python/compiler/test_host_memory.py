@@ -1,0 +1,281 @@
+"""State of the optimizer in the memory of the devices' hosts, in all kinds of plans.
+
+Results equal those of `jax.jit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import replace
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_mlir.errors import InfeasiblePlanError, MethodError
+from alpa_runtime.checkpoint import restore_checkpoint, save_checkpoint
+from alpa_runtime.hosts.threads import ThreadWorkers
+from alpa_runtime.worker_group import Placement
+from jax.ad_checkpoint import checkpoint_name
+from test_equality import CLUSTER
+
+WIDTH, HIDDEN, BATCH, LAYERS = 256, 512, 16, 4
+TYPES = CLUSTER["device_types"]
+HOST = {"bytes": "1GiB", "bandwidth": 1e9, "latency": 1e-5}
+
+
+def with_host(**memory):
+    hosts = CLUSTER["hosts"]
+    groups = hosts if isinstance(hosts, list) else [hosts]
+    return CLUSTER | {"hosts": [group | {"host_memory": HOST | memory} for group in groups]}
+
+
+STAGES = {"submeshes": [(1, 4), (1, 4)], "layers": 4, "layer_ranges": [(0, 2), (2, 4)]}
+METHODS = {
+    "auto": ShardParallel(num_micro_batches=4),
+    "one micro-batch": ShardParallel(),
+    "collectives": ShardParallel(num_micro_batches=2, export="collectives"),
+    "data-parallel": ShardParallel(num_micro_batches=2, method="data-parallel"),
+    "megatron-zero-1": ShardParallel(
+        num_micro_batches=2, method="megatron-zero-1", mesh_shape=(4, 2)
+    ),
+    "zero-2": ShardParallel(num_micro_batches=4, method="zero-2"),
+    "zero-3": ShardParallel(num_micro_batches=4, method="zero-3"),
+    "stages": PipeshardParallel(num_micro_batches=4, **STAGES),
+    "stages, rematerialized": PipeshardParallel(num_micro_batches=2, remat="all", **STAGES),
+    "zb-h1": PipeshardParallel(num_micro_batches=4, schedule="zb-h1", **STAGES),
+    "gpipe": PipeshardParallel(num_micro_batches=4, schedule="gpipe", **STAGES),
+}
+
+
+def step_of(style, clips=False):
+    def layer(x, weights):
+        up, down = weights
+        return x + 0.1 * jax.nn.gelu(x @ up) @ down
+
+    def forward(params, x):
+        if style == "scan":
+            return jax.lax.scan(lambda x, weights: (layer(x, weights), None), x, params)[0]
+        for weights in zip(*params, strict=True):
+            x = layer(x, weights)
+        return x
+
+    def step(state, batch):
+        params, first, second, count = state
+
+        def loss(params):
+            return jnp.mean((forward(params, batch["x"]) - batch["y"]) ** 2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        if clips:
+            norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+            grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, 0.01 / norm), grads)
+        count += 1
+        # As optax has it: all first moments, then all second ones.
+        first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, grads)
+        second = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g**2, second, grads)
+        scale = 0.01 / (1 - 0.9**count)
+
+        def move(w, m, v):
+            return w - scale * m / (jnp.sqrt(v) + 1e-3)
+
+        return (jax.tree.map(move, params, first, second), first, second, count), value
+
+    return step
+
+
+def arguments(style):
+    keys = iter(jax.random.split(jax.random.key(0), 8))
+
+    def stack(*shape):
+        rows = jax.random.normal(next(keys), (LAYERS, *shape)) / shape[0] ** 0.5
+        return rows if style == "scan" else list(rows)
+
+    params = (stack(WIDTH, HIDDEN), stack(HIDDEN, WIDTH))
+    moments = [jax.tree.map(lambda w, k=k: 0.1 * k * jnp.abs(w), params) for k in (1, 2)]
+    x, y = (jax.random.normal(next(keys), (BATCH, WIDTH)) for _ in range(2))
+    return (params, *moments, jnp.float32(3)), {"x": x, "y": y}
+
+
+def assert_equal(found, expected, before):
+    for got, wanted, was in zip(*map(jax.tree.leaves, (found, expected, before)), strict=True):
+        moved = np.abs(np.asarray(wanted) - np.asarray(was)).max()
+        assert np.abs(np.asarray(got) - np.asarray(wanted)).max() <= 2e-5 * moved
+
+
+def parallel_of(step, method, cluster=None):
+    cluster = with_host() if cluster is None else cluster
+    return alpa_mlir.parallelize(step, cluster=cluster, method=method, cache=False)
+
+
+def copies_of(plan):
+    """Copies to devices and to hosts."""
+    text = "".join(plan.modules.values())
+    found = re.findall(r'_xla_buffer_placement = "(\w+)"', text)
+    return found.count("device"), found.count("pinned_host")
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("style", ["list", "scan"])
+def test_steps_equal_those_of_one_device(style, name):
+    step, (state, batch) = step_of(style), arguments(style)
+    planned = parallel_of(step, replace(METHODS[name], offload="optimizer")).plan(state, batch)
+    assert copies_of(planned.plan) == (4 * LAYERS, 4 * LAYERS)
+    bytes_of_moments = 2 * 2 * LAYERS * WIDTH * HIDDEN * 4
+    devices = len(planned.plan.meshes[0].devices)
+    held = [stage.predicted["host_bytes"] for stage in planned.plan.stages]
+    assert sum(held) * devices >= bytes_of_moments
+    assert all(stage.predicted["host_seconds"] > 0 for stage in planned.plan.stages)
+    expected, seen = state, state
+    run = planned.load()
+    for _ in range(2):
+        before = expected
+        expected, loss = jax.jit(step)(expected, batch)
+        seen, value = run(seen, batch)
+        assert_equal(seen, expected, before)
+        assert abs(value - loss) <= 1e-5 * abs(loss)
+
+
+def test_norms_of_all_gradients_take_two_updates():
+    """Moments are then read in the second one alone."""
+    step, (state, batch) = step_of("list", clips=True), arguments("list")
+    method = replace(METHODS["stages"], offload="optimizer")
+    planned = parallel_of(step, method).plan(state, batch)
+    assert all("update_1" in stage.functions for stage in planned.plan.stages)
+    assert copies_of(planned.plan) == (4 * LAYERS, 4 * LAYERS)
+    expected, _ = jax.jit(step)(state, batch)
+    found, _ = planned.load()(state, batch)
+    assert_equal(found, expected, state)
+
+
+def test_copies_come_layer_by_layer():
+    """Half a layer's moments wait for those of the one before the previous one."""
+    step, (state, batch) = step_of("list"), arguments("list")
+    plan = parallel_of(step, ShardParallel(offload="optimizer")).plan(state, batch).plan
+    (text,) = plan.modules.values()
+    update = text[text.index("@update_0") :]
+    assert update.count("stablehlo.optimization_barrier") == 2 * LAYERS - 2
+    (stage,) = plan.stages
+    piece = 2 * WIDTH * HIDDEN * 4 / 8
+    # Two pieces, and the results of one.
+    assert stage.predicted["update_scratch_bytes"] < 3.5 * piece
+    assert stage.predicted["host_bytes"] == 2 * LAYERS * piece
+    assert plan.explanation(0)["host_seconds"] == stage.predicted["host_seconds"]
+
+
+def test_memory_kinds():
+    """Moments lie on the host between steps, and are moved there from wherever they come."""
+    step, (state, batch) = step_of("list"), arguments("list")
+    run = parallel_of(step, ShardParallel(offload="optimizer")).plan(state, batch).load()
+    (params, *moments, count), _ = run(state, batch)
+    kinds = {x.sharding.memory_kind for x in jax.tree.leaves(moments)}
+    assert kinds == {"pinned_host"}
+    assert {x.sharding.memory_kind for x in jax.tree.leaves((params, count))} == {"device"}
+    assert_equal(jax.device_get(moments[0]), jax.jit(step)(state, batch)[0][1], state[1])
+
+
+@pytest.mark.parametrize("name", ["stages", "zero-3"])
+def test_state_in_workers_and_checkpoints(tmp_path, name):
+    step, (state, batch) = step_of("scan"), arguments("scan")
+    planned = parallel_of(step, replace(METHODS[name], offload="optimizer")).plan(state, batch)
+    first, _ = jax.jit(step)(state, batch)
+    second, loss = jax.jit(step)(first, batch)
+    devices = [tuple(mesh.devices) for mesh in planned.plan.meshes]
+    hosts = ThreadWorkers(Placement(tuple(devices)))
+    with contextlib.closing(planned.load(workers=hosts)) as there:
+        held, _ = there(state, batch)
+        save_checkpoint(tmp_path, held, step=1).wait()
+    here = planned.load()
+    held, value = here(restore_checkpoint(tmp_path, here), batch)
+    assert_equal(held, second, first)
+    np.testing.assert_allclose(value, loss, rtol=1e-5)
+
+
+# Weights, gradients and a part of the moments, which are as large as both.
+SMALL = 3.6 * WIDTH * HIDDEN * 4 * 2 * LAYERS
+
+
+def small(**host):
+    types = {
+        name: kind | {"memory_bytes": int(SMALL)} for name, kind in CLUSTER["device_types"].items()
+    }
+    hosts = {"count": 1, "devices": 1, "device_type": next(iter(types))}
+    return CLUSTER | {
+        "device_types": types,
+        "hosts": hosts | ({"host_memory": HOST | host} if host else {}),
+    }
+
+
+@pytest.mark.parametrize("method", [AutoParallel(num_micro_batches=[1, 2, 4]), ShardParallel()])
+def test_what_does_not_fit_goes_to_the_host(method):
+    step, (state, batch) = step_of("list"), arguments("list")
+    plan = parallel_of(step, method, small(latency=0)).plan(state, batch).plan
+    assert sum(stage.predicted["host_bytes"] for stage in plan.stages) > 0
+    assert "on host" in plan.as_text()
+    assert "copies of state" in alpa_mlir.explain(plan)
+    for cluster in (small(), small(bytes=1 << 20)):  # Nothing said of hosts, and too little.
+        with pytest.raises(InfeasiblePlanError):
+            parallel_of(step, method, cluster).plan(state, batch)
+
+
+def test_what_fits_stays():
+    step, (state, batch) = step_of("list"), arguments("list")
+    plan = parallel_of(step, AutoParallel(num_micro_batches=2)).plan(state, batch).plan
+    assert not any("host_bytes" in stage.predicted for stage in plan.stages)
+
+
+def test_what_cannot_be_asked_for():
+    step, (state, batch) = step_of("list"), arguments("list")
+    method = ShardParallel(offload="optimizer")
+    with pytest.raises(MethodError, match="does not say what memory its hosts have"):
+        parallel_of(step, method, CLUSTER).plan(state, batch)
+    with pytest.raises(MethodError, match="no state of 256 KiB"):
+        parallel_of(lambda w, x: (w - jnp.mean(x), 0.0), method).plan(jnp.ones(4), jnp.ones(8))
+    with pytest.raises(MethodError, match="offload 'host'"):
+        ShardParallel(offload="host")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=[],
+            names_which_can_be_offloaded=["wide"],
+            offload_src="device",
+            offload_dst="pinned_host",
+        ),
+        jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_placements_of_the_program_change_nothing(policy, count):
+    """Lowered for CUDA, where JAX writes them; run on CPUs."""
+
+    def block(x, w):
+        return jnp.tanh(checkpoint_name(x @ w, "wide")) @ w.T
+
+    def step(w, x):
+        value, grads = jax.value_and_grad(
+            lambda w: jnp.mean(jax.checkpoint(block, policy=policy)(x, w) ** 2)
+        )(w)
+        return w - grads, value
+
+    w = jax.random.normal(jax.random.key(0), (64, 128)) / 8
+    x = jax.random.normal(jax.random.key(1), (16, 64))
+    types = {name: kind | {"compute_capability": 9.0} for name, kind in TYPES.items()}
+    cluster = CLUSTER | {"device_types": types, "hosts": CLUSTER["hosts"] | {"count": 16}}
+    method = PipeshardParallel(
+        num_micro_batches=count, submeshes=[(1, 4)], layers=1, layer_ranges=[(0, 1)]
+    )
+    with pytest.warns(UserWarning, match="places in host memory stay on the devices"):
+        planned = parallel_of(step, method, cluster).plan(w, x)
+    (text,) = planned.plan.modules.values()
+    assert "annotate_device_placement" not in text
+    # Split like any other value, in micro-batches without a barrier.
+    assert not planned.plan.exactness.barriers
+    found, expected = planned.load()(w, x), jax.jit(step)(w, x)
+    assert_equal(found[0], expected[0], w)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
