@@ -383,6 +383,12 @@ llvm::Error stage::explainInfeasible(LazyStageDp &search, StageCosts &costs,
   std::string names;
   for (auto &[bytes, name] : llvm::ArrayRef(largest).take_front(3))
     names += (names.empty() ? "" : ", ") + name + " (" + formatBytes(bytes) + ")";
+  std::string host;
+  if (int64_t bytes = (*result)->hostBytes)
+    host = "; " + formatBytes(bytes) + " of its state lie in its host's memory" +
+           ((*result)->hostExcessBytes > 0
+                ? ", of which a device has too little: that is counted as memory of the device"
+                : "");
   return makeError(ErrorCode::Infeasible,
                    llvm::Twine("no plan fits into memory: ") +
                        (isRematerialized ? "with layers computed again " : "") +
@@ -392,7 +398,7 @@ llvm::Error stage::explainInfeasible(LazyStageDp &search, StageCosts &costs,
                        formatBytes(choice.stateBytes) + " of state and gradients, " +
                        formatBytes(choice.activationBytes) + " of activations for each of " +
                        llvm::Twine(inFlight) + " micro-batches and " +
-                       formatBytes(choice.temporaryBytes) + " of temporaries" +
+                       formatBytes(choice.temporaryBytes) + " of temporaries" + host +
                        (names.empty() ? "" : "; the largest arguments are " + names) + closest,
                    isRematerialized ? "use more devices or more and smaller micro-batches"
                                     : "use more devices, more and smaller micro-batches, or "

@@ -152,6 +152,7 @@ class Candidates:
         given."""
         text = candidate_text(count, remat_text(method))
         text += ", products kept" * (method.remat_keeps == "products")
+        text += ", state on hosts" * (method.offload == "optimizer")
         text += ", padded" * bool(self._padding)
         is_given = method.schedule == self.method.schedule
         return text if is_given else f"{text}, {method.schedule_name}"

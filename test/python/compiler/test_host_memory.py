@@ -219,6 +219,9 @@ def test_what_does_not_fit_goes_to_the_host(method):
     for cluster in (small(), small(bytes=1 << 20)):  # Nothing said of hosts, and too little.
         with pytest.raises(InfeasiblePlanError):
             parallel_of(step, method, cluster).plan(state, batch)
+    forced = replace(method, offload="optimizer")
+    with pytest.raises(InfeasiblePlanError, match="in its host's memory, of which .* too little"):
+        parallel_of(step, forced, small(bytes=1 << 20)).plan(state, batch)
 
 
 def test_what_fits_stays():
