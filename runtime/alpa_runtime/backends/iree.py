@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.interpreters import mlir
 from jax.sharding import Mesh
 
@@ -327,7 +328,9 @@ class IreeProgram:
             # Mapped into NumPy, memory would not keep the buffer alive; a capsule does.
             view = made.get_as_object(i, rt.HalBufferView)
             capsule = self._device.create_dlpack_capsule(view, _DLPACK_CPU, 0)
-            part = array_of_capsule(capsule, self._devices[0])
+            part: Any = array_of_capsule(capsule, self._devices[0])
+            if tensor.on_host:  # Another memory of the CPU, which JAX does not copy to by itself.
+                part = np.asarray(part)
             results.append(put_shards(tensor, sharding, [part], self._devices))
         for i in self._given:
             if not args[i].is_deleted():

@@ -177,6 +177,18 @@ def test_memory_kinds():
     assert_equal(jax.device_get(moments[0]), jax.jit(step)(state, batch)[0][1], state[1])
 
 
+def test_iree():
+    """It tells no memories apart."""
+    pytest.importorskip("iree.compiler")
+    step, (state, batch) = step_of("list"), arguments("list")
+    planned = parallel_of(step, ShardParallel(offload="optimizer"), small(latency=0))
+    run = planned.plan(state, batch).load(backend="iree")
+    first, _ = run(state, batch)
+    found, _ = run(first, batch)
+    before, _ = jax.jit(step)(state, batch)
+    assert_equal(found, jax.jit(step)(before, batch)[0], before)
+
+
 @pytest.mark.parametrize("name", ["stages", "zero-3"])
 def test_state_in_workers_and_checkpoints(tmp_path, name):
     step, (state, batch) = step_of("scan"), arguments("scan")
@@ -220,7 +232,7 @@ def test_what_does_not_fit_goes_to_the_host(method):
         with pytest.raises(InfeasiblePlanError):
             parallel_of(step, method, cluster).plan(state, batch)
     forced = replace(method, offload="optimizer")
-    with pytest.raises(InfeasiblePlanError, match="in its host's memory, of which .* too little"):
+    with pytest.raises(InfeasiblePlanError, match=r"in its host.s memory, of which .* too little"):
         parallel_of(step, forced, small(bytes=1 << 20)).plan(state, batch)
 
 
