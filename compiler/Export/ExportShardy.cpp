@@ -322,6 +322,20 @@ private:
     return exportManually(op, {images, kernels}, {results}, mesh, annotations, known);
   }
 
+  /// How the plan makes the operands of an op. Constants and the like are left to propagation, but
+  /// made as the plan says.
+  static ShardingSpec specOf(Value value, MeshAttr mesh,
+                             const llvm::DenseMap<Value, ShardingAttr> &known) {
+    if (ShardingAttr sharding = known.lookup(value))
+      return sharding.getSpec();
+    Operation *source = value.getDefiningOp();
+    auto made = source ? source->getAttrOfType<ArrayAttr>(attr::shardings) : ArrayAttr();
+    auto sharding = made ? dyn_cast<ShardingAttr>(made[cast<OpResult>(value).getResultNumber()])
+                         : ShardingAttr();
+    return sharding ? normal(sharding, mesh).getSpec()
+                    : ShardingSpec::replicated(spmd::specRank(value));
+  }
+
   /// The partitioner makes operands of calls whole, since it does not know what they
   /// compute. Where the call's rule splits it, each device calls for its part.
   FailureOr<bool> exportCall(Operation *op, MeshAttr mesh, Annotations &annotations,
@@ -329,13 +343,23 @@ private:
     std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
     SmallVector<ShardingSpec> operands, results;
     for (Value operand : op->getOperands())
-      operands.push_back(ShardingSpec::replicated(spmd::specRank(operand)));
+      operands.push_back(specOf(operand, mesh, known));
     for (Attribute item : op->getAttrOfType<ArrayAttr>(attr::shardings))
       results.push_back(isa<ShardingAttr>(item) ? normal(cast<ShardingAttr>(item), mesh).getSpec()
                                                 : ShardingSpec());
-    if (!rule ||
-        llvm::all_of(results, [](const ShardingSpec &spec) { return spec.isReplicated(); }))
+    if (!rule)
       return false;
+    if (llvm::Expected<spmd::OpSplit> split =
+            spmd::readSplit(*rule, operands, results, {}, mesh.getShape())) {
+      if (isSumOfFirst(op, *rule, *split))
+        return exportTerms(op, *split, mesh, annotations, known);
+    } else {
+      llvm::consumeError(split.takeError());
+    }
+    if (llvm::all_of(results, [](const ShardingSpec &spec) { return spec.isReplicated(); }))
+      return false;
+    for (auto [operand, spec] : llvm::zip_equal(op->getOperands(), operands))
+      spec = ShardingSpec::replicated(spmd::specRank(operand));
     spmd::OpSplit split =
         spmd::nearestSplit(op, *rule, operands, ArrayRef(results), {}, mesh.getShape());
     if (!split.summedAxes.empty() || split.results != results)
@@ -344,6 +368,91 @@ private:
     if (call && !spmd::ringAxes(*call, split.operands[0]).empty())
       return exportRing(*call, split, mesh, annotations, known);
     return exportManually(op, split.operands, split.results, mesh, annotations, known);
+  }
+
+  /// Whether devices have terms of a sum that is all that the call is asked for.
+  static bool isSumOfFirst(Operation *op, const analysis::ShardingRule &rule,
+                           const spmd::OpSplit &split) {
+    return !split.summedAxes.empty() && rule.broughtOnce.empty() &&
+           llvm::all_of(split.summedAxes,
+                        [](const spmd::OpSplit::SummedAxis &summed) {
+                          return summed.reducer == analysis::Reducer::Sum;
+                        }) &&
+           llvm::all_of(op->getResults().drop_front(),
+                        [](Value result) { return result.use_empty(); });
+  }
+
+  /// Each device calls for its terms, which get a dimension over which the partitioner adds up.
+  FailureOr<bool> exportTerms(Operation *op, const spmd::OpSplit &split, MeshAttr mesh,
+                              Annotations &annotations,
+                              llvm::DenseMap<Value, ShardingAttr> &known) {
+    auto final = ShardingAttr::get(op->getContext(), split.results[0]);
+    SmallVector<ShardingSpec> made(split.unreduced);
+    SmallVector<Type> types(op->getResultTypes());
+    auto type = cast<RankedTensorType>(types[0]);
+    types[0] = withTerms(type, split, mesh, made[0]);
+    Location loc = op->getLoc();
+    auto body = [&](OpBuilder &builder, ValueRange parts, TypeRange types) {
+      Operation *local = builder.clone(*op);
+      local->setOperands(parts);
+      for (auto [result, type] : llvm::zip_equal(local->getResults(), types))
+        result.setType(type);
+      auto ofTerms = cast<RankedTensorType>(types[0]);
+      local->getResult(0).setType(ofTerms.clone(ofTerms.getShape().drop_front()));
+      analysis::fitSizes(local, op);
+      SmallVector<Value> values(local->getResults());
+      values[0] = builder.create(OperationState(loc, "stablehlo.reshape", values[0], ofTerms))
+                      ->getResult(0);
+      return values;
+    };
+    FailureOr<Operation *> manual =
+        createManually(op, split.operands, made, types, mesh, annotations, op->getOperands(), body);
+    if (failed(manual))
+      return failure();
+    OpBuilder builder(op);
+    Value total = sumOfTerms(builder, (*manual)->getResult(0), type);
+    op->getResult(0).replaceAllUsesWith(total);
+    op->erase();
+    Value held = total;
+    if (failed(constrain(*total.getDefiningOp(), cast<OpResult>(total), final, annotations, held)))
+      return failure();
+    known[held] = final;
+    return true;
+  }
+
+  /// The type with a dimension in front for each device's term, and its sharding.
+  static RankedTensorType withTerms(RankedTensorType type, const spmd::OpSplit &split,
+                                    MeshAttr mesh, ShardingSpec &spec) {
+    SmallVector<unsigned, 2> axes;
+    int64_t count = 1;
+    for (spmd::OpSplit::SummedAxis summed : split.summedAxes) {
+      axes.push_back(summed.axis);
+      count *= mesh.getShape()[summed.axis];
+    }
+    spec.dims.insert(spec.dims.begin(), axes);
+    SmallVector<int64_t> shape(type.getShape());
+    shape.insert(shape.begin(), count);
+    return type.clone(shape);
+  }
+
+  static Value sumOfTerms(OpBuilder &builder, Value terms, RankedTensorType type) {
+    Location loc = terms.getLoc();
+    auto scalar = RankedTensorType::get({}, type.getElementType());
+    Value zero = stablehlo::ConstantOp::create(builder, loc, analysis::splatOf(0, scalar));
+    OperationState sum(loc, "stablehlo.reduce", {terms, zero}, type,
+                       builder.getNamedAttr("dimensions", builder.getDenseI64ArrayAttr({0})));
+    Block *add = new Block();
+    sum.addRegion()->push_back(add);
+    add->addArguments({scalar, scalar}, {loc, loc});
+    {
+      OpBuilder::InsertionGuard guard(builder);
+      builder.setInsertionPointToEnd(add);
+      Value both =
+          builder.create(OperationState(loc, "stablehlo.add", add->getArguments(), scalar))
+              ->getResult(0);
+      builder.create(OperationState(loc, "stablehlo.return", both, TypeRange()));
+    }
+    return builder.create(sum)->getResult(0);
   }
 
   /// Keys and values go round the devices that share the tokens.
@@ -389,17 +498,8 @@ private:
   /// device sorts its own; terms of sums get a dimension, over which the partitioner adds up.
   FailureOr<bool> exportGrouped(Operation *op, MeshAttr mesh, Annotations &annotations,
                                 llvm::DenseMap<Value, ShardingAttr> &known) {
-    auto specOf = [&](Value value) {
-      if (ShardingAttr sharding = known.lookup(value))
-        return sharding.getSpec();
-      // Constants and the like are left to propagation, but made as the plan says.
-      Operation *source = value.getDefiningOp();
-      auto made = source ? source->getAttrOfType<ArrayAttr>(attr::shardings) : ArrayAttr();
-      return made ? normal(cast<ShardingAttr>(made[cast<OpResult>(value).getResultNumber()]), mesh)
-                        .getSpec()
-                  : ShardingSpec::replicated(spmd::specRank(value));
-    };
-    SmallVector<ShardingSpec> operands = llvm::map_to_vector(op->getOperands(), specOf);
+    SmallVector<ShardingSpec> operands = llvm::map_to_vector(
+        op->getOperands(), [&](Value value) { return specOf(value, mesh, known); });
     auto final = normal(cast<ShardingAttr>(op->getAttrOfType<ArrayAttr>(attr::shardings)[0]), mesh);
     llvm::Expected<spmd::OpSplit> split = spmd::readSplit(*analysis::getShardingRule(op), operands,
                                                           {final.getSpec()}, {}, mesh.getShape());
@@ -443,18 +543,8 @@ private:
     }
     ShardingSpec terms = split->unreduced[0];
     RankedTensorType termsType = type;
-    if (!split->summedAxes.empty()) {
-      SmallVector<unsigned, 2> axes;
-      int64_t count = 1;
-      for (spmd::OpSplit::SummedAxis summed : split->summedAxes) {
-        axes.push_back(summed.axis);
-        count *= mesh.getShape()[summed.axis];
-      }
-      terms.dims.insert(terms.dims.begin(), axes);
-      SmallVector<int64_t> shape(type.getShape());
-      shape.insert(shape.begin(), count);
-      termsType = type.clone(shape);
-    }
+    if (!split->summedAxes.empty())
+      termsType = withTerms(type, *split, mesh, terms);
     FailureOr<Attribute> in = annotations.perValue(llvm::map_to_vector(operands, attributeOf)),
                          out = annotations.perValue(attributeOf(terms)),
                          axes = annotations.allAxes();
@@ -496,23 +586,8 @@ private:
     builder.create(OperationState(loc, "sdy.return", result, TypeRange()));
     builder.setInsertionPointAfter(manual);
     Value made = manual->getResult(0);
-    if (termsType != type) {
-      auto scalar = RankedTensorType::get({}, type.getElementType());
-      Value zero = create("stablehlo.constant", {}, scalar,
-                          builder.getNamedAttr("value", analysis::splatOf(0, scalar)));
-      OperationState sum(loc, "stablehlo.reduce", {made, zero}, type,
-                         builder.getNamedAttr("dimensions", builder.getDenseI64ArrayAttr({0})));
-      Block *add = new Block();
-      sum.addRegion()->push_back(add);
-      add->addArguments({scalar, scalar}, {loc, loc});
-      {
-        OpBuilder::InsertionGuard guard(builder);
-        builder.setInsertionPointToEnd(add);
-        Value both = create("stablehlo.add", add->getArguments(), scalar);
-        builder.create(OperationState(loc, "stablehlo.return", both, TypeRange()));
-      }
-      made = builder.create(sum)->getResult(0);
-    }
+    if (termsType != type)
+      made = sumOfTerms(builder, made, type);
     op->replaceAllUsesWith(ValueRange(made));
     op->erase();
     Value held = made;
@@ -539,20 +614,38 @@ private:
     return exportManually(op, operands, results, mesh, annotations, known, op->getOperands(), copy);
   }
 
+  using Body = llvm::function_ref<SmallVector<Value>(OpBuilder &, ValueRange, TypeRange)>;
+
   /// What each device computes of its parts of `inputs`: the results of `body`.
-  FailureOr<bool>
-  exportManually(Operation *op, ArrayRef<ShardingSpec> operands, ArrayRef<ShardingSpec> results,
-                 MeshAttr mesh, Annotations &annotations,
-                 llvm::DenseMap<Value, ShardingAttr> &known, ValueRange inputs,
-                 llvm::function_ref<SmallVector<Value>(OpBuilder &, ValueRange, TypeRange)> body) {
+  FailureOr<bool> exportManually(Operation *op, ArrayRef<ShardingSpec> operands,
+                                 ArrayRef<ShardingSpec> results, MeshAttr mesh,
+                                 Annotations &annotations,
+                                 llvm::DenseMap<Value, ShardingAttr> &known, ValueRange inputs,
+                                 Body body) {
+    FailureOr<Operation *> manual = createManually(op, operands, results, op->getResultTypes(),
+                                                   mesh, annotations, inputs, body);
+    if (failed(manual))
+      return failure();
+    for (auto [result, spec] : llvm::zip_equal((*manual)->getResults(), results))
+      known[result] = ShardingAttr::get(op->getContext(), spec);
+    op->replaceAllUsesWith((*manual)->getResults());
+    op->erase();
+    return true;
+  }
+
+  /// The computation of the parts, beside the op.
+  static FailureOr<Operation *> createManually(Operation *op, ArrayRef<ShardingSpec> operands,
+                                               ArrayRef<ShardingSpec> results, TypeRange made,
+                                               MeshAttr mesh, Annotations &annotations,
+                                               ValueRange inputs, Body body) {
     auto attributesOf = [&](ArrayRef<ShardingSpec> specs) {
       return llvm::map_to_vector(specs, [&](const ShardingSpec &spec) {
         return ShardingAttr::get(op->getContext(), spec);
       });
     };
-    SmallVector<ShardingAttr> made = attributesOf(results);
     FailureOr<Attribute> in = annotations.perValue(attributesOf(operands)),
-                         out = annotations.perValue(made), axes = annotations.allAxes();
+                         out = annotations.perValue(attributesOf(results)),
+                         axes = annotations.allAxes();
     if (failed(in) || failed(out) || failed(axes))
       return failure();
     auto part = [&](Type type, const ShardingSpec &spec) -> Type {
@@ -564,7 +657,7 @@ private:
     };
     OpBuilder builder(op);
     Location loc = op->getLoc();
-    OperationState state(loc, "sdy.manual_computation", inputs, op->getResultTypes());
+    OperationState state(loc, "sdy.manual_computation", inputs, made);
     state.addAttribute("in_shardings", *in);
     state.addAttribute("out_shardings", *out);
     state.addAttribute("manual_axes", *axes);
@@ -575,15 +668,11 @@ private:
       block.addArgument(part(input.getType(), spec), loc);
     builder.setInsertionPointToEnd(&block);
     SmallVector<Type> types;
-    for (auto [type, spec] : llvm::zip_equal(op->getResultTypes(), results))
+    for (auto [type, spec] : llvm::zip_equal(made, results))
       types.push_back(part(type, spec));
     builder.create(
         OperationState(loc, "sdy.return", body(builder, block.getArguments(), types), TypeRange()));
-    for (auto [result, sharding] : llvm::zip_equal(manual->getResults(), made))
-      known[result] = sharding;
-    op->replaceAllUsesWith(manual->getResults());
-    op->erase();
-    return true;
+    return manual;
   }
 
   int64_t numChannels = 0; // Each of an exchange between the partitions of one program.
