@@ -15,6 +15,8 @@ using namespace mlir;
 namespace hlo = mlir::stablehlo;
 
 static constexpr llvm::StringLiteral kConfig = "cudnn_fmha_backend_config";
+static constexpr llvm::StringLiteral kAttributes = "mhlo.backend_config";
+static constexpr llvm::StringLiteral kOwnLengths = "alpa.own_lengths";
 
 static std::optional<llvm::json::Value> configOf(hlo::CustomCallOp op) {
   auto text = dyn_cast_or_null<StringAttr>(op.getBackendConfigAttr());
@@ -44,11 +46,130 @@ static std::optional<bool> hasHeadsFirst(const llvm::json::Object &config, bool 
   return is(1, "1");
 }
 
+static bool hasRank(Value value, size_t rank) {
+  auto type = dyn_cast<RankedTensorType>(value.getType());
+  return type && type.hasStaticShape() && type.getShape().size() == rank;
+}
+
+/// Sizes of queries, keys and values that are [batch, tokens, (2 or 3,) heads, features].
+static bool readPacked(AttentionCall &call) {
+  hlo::CustomCallOp op = call.op;
+  auto isOfRank = [&](unsigned operand, size_t rank) {
+    return hasRank(op->getOperand(operand), rank);
+  };
+  auto sizes = [&](unsigned operand) { return shapeOf(op->getOperand(operand)); };
+  size_t queryRank = call.packed == 3 ? 5 : 4, keyRank = call.packed == 2 ? 5 : 4;
+  if (!isOfRank(0, queryRank) || (call.packed < 3 && !isOfRank(1, keyRank)) ||
+      (call.packed < 2 && !isOfRank(2, 4)))
+    return false;
+  llvm::ArrayRef<int64_t> query = sizes(0), key = sizes(call.packed == 3 ? 0 : 1),
+                          value = sizes(3 - static_cast<unsigned>(call.packed));
+  if (call.packed > 1 && value[2] != call.packed)
+    return false;
+  call.batch = query[0];
+  call.tokens = query[1];
+  call.heads = query[query.size() - 2];
+  call.features = query.back();
+  call.keyTokens = key[1];
+  call.keyHeads = key[key.size() - 2];
+  call.valueFeatures = value.back();
+  return key[0] == call.batch && key.back() == call.features && value[0] == call.batch &&
+         value[1] == call.keyTokens && value[value.size() - 2] == call.keyHeads &&
+         call.keyHeads > 0 && call.heads % call.keyHeads == 0;
+}
+
+/// Examples of one length each, [batch, tokens, ..]. The numbers are those of
+/// transformer_engine/common/include/transformer_engine/fused_attn.h.
+static bool readTransformerEngine(AttentionCall &call) {
+  enum Layout { PackedAll = 5, PackedKeysAndValues = 7, Separate = 9 };
+  enum Bias { NoBias = 0, BeforeScale = 1, BehindScale = 2 };
+  enum Mask { NoMask = 0, Padding = 1, Causal = 2, PaddingCausal = 3, BottomRight = 4 };
+  hlo::CustomCallOp op = call.op;
+  FfiAttributes given(op);
+  std::optional<int64_t> layout = given.number("qkv_layout"), bias = given.number("bias_type"),
+                         mask = given.number("mask_type"), left = given.number("window_size_left"),
+                         right = given.number("window_size_right");
+  std::optional<double> scale = given.real("scaling_factor"),
+                        dropout = given.real("dropout_probability");
+  if (!layout || !bias || !mask || !left || !right || !scale || !dropout || *bias > BehindScale ||
+      *mask < NoMask || *mask > 5 || *dropout > 0)
+    return false;
+  for (StringRef name : {"softmax_type", "return_max_logit"})
+    if (given.number(name).value_or(0) != 0)
+      return false;
+  if (*layout != PackedAll && *layout != PackedKeysAndValues && *layout != Separate)
+    return false;
+  call.packed = *layout == PackedAll ? 3 : *layout == PackedKeysAndValues ? 2 : 1;
+  int fewest = call.isBackward ? 16 : 13, operands = static_cast<int>(op->getNumOperands());
+  bool hasOffset = operands == fewest + 1; // Of the softmax; empty.
+  int results = static_cast<int>(op->getNumResults()), least = call.isBackward ? 5 : 4;
+  if ((operands != fewest && !hasOffset) || (results != least && results != least + 1) ||
+      !readPacked(call))
+    return false;
+
+  int next = hasOffset ? 5 : 4;
+  if (call.isBackward) {
+    call.statistics = next++;
+    call.unread.push_back(next++);
+    call.output = next++;
+    call.outputGradient = next++;
+  } else {
+    ++next; // The seed.
+  }
+  call.queryLengths = next++;
+  call.keyLengths = next++;
+  for (; next < operands; ++next)
+    call.unread.push_back(next);
+  call.hasOwnLengths = given.number(kOwnLengths).has_value();
+  int64_t lengths = call.batch + (call.hasOwnLengths ? 0 : 1);
+  for (int operand : {call.queryLengths, call.keyLengths})
+    if (shapeOf(op->getOperand(operand)) != llvm::ArrayRef(lengths))
+      return false;
+  if (*bias != NoBias) {
+    llvm::ArrayRef<int64_t> shape = shapeOf(op->getOperand(3));
+    if (shape.size() != 4 || (shape[0] != 1 && shape[0] != call.batch) ||
+        (shape[1] != 1 && shape[1] != call.heads) ||
+        shape.take_back(2) != llvm::ArrayRef({call.tokens, call.keyTokens}))
+      return false;
+    call.bias = 3;
+    if (call.isBackward)
+      call.biasGradient = 3;
+  }
+  llvm::SmallVector<int64_t> made{call.batch, call.tokens, call.heads, call.valueFeatures};
+  if (call.isBackward ? shapeOf(op->getOperand(call.output)) != llvm::ArrayRef(made) ||
+                            shapeOf(op->getOperand(call.outputGradient)) != llvm::ArrayRef(made) ||
+                            op->getResult(0).getType() != op->getOperand(0).getType()
+                      : shapeOf(op->getResult(0)) != llvm::ArrayRef(made))
+    return false;
+  Value statistics = call.isBackward ? op->getOperand(call.statistics) : Value(op->getResult(1));
+  if (!hasRank(statistics, 4) ||
+      shapeOf(statistics).take_front(3) != llvm::ArrayRef({call.batch, call.heads, call.tokens}))
+    return false;
+
+  call.scale = *scale;
+  call.isCausal = *mask >= Causal;
+  call.isPadded = *mask == Padding || *mask == PaddingCausal || *mask > BottomRight;
+  if (*left >= 0)
+    call.window = *left + 1;
+  bool isAligned = *mask < BottomRight || (!call.isPadded && call.tokens == call.keyTokens);
+  call.hasPlainForm = isAligned && *bias != BeforeScale && shapeOf(statistics)[3] == 1 &&
+                      (*right < 0 || (*right == 0 && call.isCausal)) &&
+                      (*left < 0 || call.isCausal);
+  return true;
+}
+
 std::optional<AttentionCall> AttentionCall::read(Operation *op) {
   auto custom = dyn_cast<hlo::CustomCallOp>(op);
-  if (!custom)
+  if (!custom || custom.getHasSideEffect())
     return std::nullopt;
   llvm::StringRef target = custom.getCallTargetName();
+  if (target == "te_fused_attn_forward_ffi" || target == "te_fused_attn_backward_ffi") {
+    AttentionCall call;
+    call.op = custom;
+    call.isTransformerEngine = true;
+    call.isBackward = target.contains("backward");
+    return readTransformerEngine(call) ? std::optional(call) : std::nullopt;
+  }
   if (!target.consume_front("__cudnn$fmha") || !custom.getCalledComputations().empty())
     return std::nullopt;
   AttentionCall call;
@@ -68,8 +189,8 @@ std::optional<AttentionCall> AttentionCall::read(Operation *op) {
     return std::nullopt;
   call.headsFirst = *order;
   call.isCausal = *mask == "CAUSAL" || *mask == "PADDING_CAUSAL";
-  bool isPadded = *mask == "PADDING" || *mask == "PADDING_CAUSAL";
-  if (!call.isCausal && !isPadded && *mask != "NO_MASK")
+  call.isPadded = *mask == "PADDING" || *mask == "PADDING_CAUSAL";
+  if (!call.isCausal && !call.isPadded && *mask != "NO_MASK")
     return std::nullopt;
   call.scale = config.getNumber("fmha_scale").value_or(1);
   call.dropout = config.getNumber("dropout_rate").value_or(0);
@@ -87,7 +208,7 @@ std::optional<AttentionCall> AttentionCall::read(Operation *op) {
     call.bias = next++;
   if (call.isBackward)
     call.output = next++;
-  if (isPadded || call.segments > 1) {
+  if (call.isPadded || call.segments > 1) {
     call.queryLengths = next++;
     call.keyLengths = next++;
   }
@@ -101,10 +222,6 @@ std::optional<AttentionCall> AttentionCall::read(Operation *op) {
   bool fits =
       static_cast<int>(op->getNumOperands()) == next &&
       (call.isBackward ? results == 4 || (results == 5 && hasBias) : results == 2 || results == 3);
-  auto hasRank = [](Value value, size_t rank) {
-    auto type = dyn_cast<RankedTensorType>(value.getType());
-    return type && type.hasStaticShape() && type.getShape().size() == rank;
-  };
   for (int i = 0; fits && i < next; ++i)
     fits = hasRank(op->getOperand(i),
                    i == call.statistics ? 3
@@ -144,7 +261,7 @@ std::optional<AttentionCall> AttentionCall::read(Operation *op) {
 /// Examples are parallel, and so are groups of heads that share their keys. Masks of
 /// dropout are drawn by place, offsets of packed sequences count from the first
 /// example, and the gradient of a bias for all examples or heads is their sum: there
-/// the kernel needs all of them.
+/// the kernel needs all of them. Lengths that are sums over the examples before need all examples.
 ShardingRule AttentionCall::rule() const {
   RuleBuilder builder(op);
   bool isWhole = dropout > 0 || segments > 1;
@@ -154,24 +271,27 @@ ShardingRule AttentionCall::rule() const {
   llvm::ArrayRef<int64_t> biasShape =
       bias < 0 ? llvm::ArrayRef<int64_t>() : shapeOf(op->getOperand(bias));
   auto isShared = [&](int64_t dim, int64_t size) {
-    return biasGradient >= 0 && biasShape[dim] != size;
+    return biasGradient >= 0 && !op->getResult(biasGradient).use_empty() && biasShape[dim] != size;
   };
-  unsigned example = builder.factor(batch, kindOf(isShared(0, batch)));
+  bool hasSums = isTransformerEngine && !hasOwnLengths;
+  unsigned example = builder.factor(batch, kindOf(hasSums || isShared(0, batch)));
   unsigned keyHead = builder.factor(keyHeads, kindOf(isShared(1, heads)));
   unsigned inGroup = builder.factor(heads / keyHeads, FactorKind::Sequential);
   DimFactors queryHeads{keyHead, inGroup};
   auto operand = [&](int index, int64_t dim, const DimFactors &factors) {
     builder.operand(static_cast<unsigned>(index), dim, factors);
   };
+  auto headsOf = [](Value value) { return static_cast<int64_t>(shapeOf(value).size()) - 2; };
   for (int index : {0, outputGradient, output})
     if (index >= 0) {
       operand(index, 0, {example});
-      operand(index, headDim(), queryHeads);
+      operand(index, headsFirst ? 1 : headsOf(op->getOperand(index)), queryHeads);
     }
-  for (int index : {1, 2}) {
-    operand(index, 0, {example});
-    operand(index, headDim(), {keyHead});
-  }
+  for (int index : {1, 2})
+    if (Value value = op->getOperand(index); shapeOf(value).size() >= 4) {
+      operand(index, 0, {example});
+      operand(index, headsFirst ? 1 : headsOf(value), {keyHead});
+    }
   auto biasDims = [&](auto &&set) {
     if (biasShape[0] == batch)
       set(0, DimFactors{example});
@@ -181,13 +301,19 @@ ShardingRule AttentionCall::rule() const {
   if (bias >= 0)
     biasDims([&](int64_t dim, const DimFactors &factors) { operand(bias, dim, factors); });
   for (int index : {queryLengths, keyLengths})
-    if (index >= 0 && segments == 1)
+    if (index >= 0 && segments == 1 && !hasSums)
       operand(index, 0, {example});
   if (statistics >= 0 && segments == 1) {
     operand(statistics, 0, {example});
     operand(statistics, 1, queryHeads);
   }
-  builder.result(0, 0, {example}).result(0, 1, queryHeads);
+  auto made = [&](unsigned index, const DimFactors &ofHeads) {
+    Value value = op->getResult(index);
+    if (shapeOf(value).size() >= 4)
+      builder.result(index, 0, {example})
+          .result(index, isTransformerEngine ? headsOf(value) : 1, ofHeads);
+  };
+  made(0, queryHeads);
   DimFactors ring;
   if (mayRing()) {
     ring.push_back(builder.factor(isCausal ? tokens / 2 : tokens, FactorKind::Ring));
@@ -202,13 +328,13 @@ ShardingRule AttentionCall::rule() const {
       builder.result(index, 2, ring);
   }
   if (isBackward) {
-    for (unsigned index : {1u, 2u})
-      builder.result(index, 0, {example}).result(index, 1, {keyHead});
+    made(1, {keyHead});
+    made(2, {keyHead});
     if (biasGradient >= 0)
       biasDims([&](int64_t dim, const DimFactors &factors) {
         builder.result(static_cast<unsigned>(biasGradient), dim, factors);
       });
-  } else if (op->getNumResults() == 3 && segments == 1) {
+  } else if (isTransformerEngine || (op->getNumResults() == 3 && segments == 1)) {
     builder.result(1, 0, {example}).result(1, 1, queryHeads);
   }
   builder.rule.heavy = true;
@@ -219,8 +345,8 @@ ShardingRule AttentionCall::rule() const {
 /// part or the causal one, and queries and keys are split alike.
 bool AttentionCall::mayRing() const {
   bool hasStatistics = isBackward ? statistics >= 0 : op->getNumResults() == 3;
-  return hasStatistics && dropout == 0 && segments == 1 && bias < 0 && queryLengths < 0 &&
-         window == 0 && tokens == keyTokens && (!isCausal || tokens % 2 == 0);
+  return !isTransformerEngine && hasStatistics && dropout == 0 && segments == 1 && bias < 0 &&
+         queryLengths < 0 && window == 0 && tokens == keyTokens && (!isCausal || tokens % 2 == 0);
 }
 
 double AttentionCall::flops() const {
@@ -253,6 +379,22 @@ void analysis::fitAttention(hlo::CustomCallOp custom) {
   std::optional<AttentionCall> call = AttentionCall::read(custom);
   if (!call)
     return;
+  if (call->isTransformerEngine) {
+    auto given = custom->getAttrOfType<DictionaryAttr>(kAttributes);
+    if (!given)
+      return;
+    llvm::ArrayRef<int64_t> bias = shapeOf(custom->getOperand(3));
+    NamedAttrList held(given);
+    Builder builder(custom.getContext());
+    for (auto [size, number] : {std::pair("input_batch", call->batch),
+                                {"attn_heads", call->heads},
+                                {"num_gqa_groups", call->keyHeads},
+                                {"bias_batch", call->bias < 0 ? 0 : bias[0]},
+                                {"bias_heads", call->bias < 0 ? 0 : bias[1]}})
+      held.set(size, builder.getI64IntegerAttr(number));
+    custom->setAttr(kAttributes, held.getDictionary(custom.getContext()));
+    return;
+  }
   std::optional<llvm::json::Value> config = configOf(custom);
   llvm::json::Object *shape =
       config->getAsObject()->getObject(kConfig)->getObject("intermediate_tensor_shape");
@@ -264,6 +406,16 @@ void analysis::fitAttention(hlo::CustomCallOp custom) {
   (*shape)["dimensions"] = std::move(sizes);
   custom.setBackendConfigAttr(
       StringAttr::get(custom.getContext(), llvm::formatv("{0}", *config).str()));
+}
+
+void AttentionCall::setOwnLengths(bool holds) {
+  NamedAttrList held(op->getAttrOfType<DictionaryAttr>(kAttributes));
+  if (holds)
+    held.set(kOwnLengths, UnitAttr::get(op.getContext()));
+  else
+    held.erase(kOwnLengths);
+  op->setAttr(kAttributes, held.getDictionary(op.getContext()));
+  hasOwnLengths = holds;
 }
 
 static ShardingRule customCall(Operation *op) {

@@ -18,12 +18,27 @@ namespace alpa::analysis {
 ///   backward: query, key, value, statistics, output gradient, bias?, output, lengths?, offsets?
 ///             -> gradients of query, key, value and bias?, workspace
 ///
+/// Or as Transformer Engine makes it (`te_fused_attn_forward_ffi`, `te_fused_attn_backward_ffi`
+/// of versions 2.3 to 2.20), where results are like operands, an operand may hold keys and values,
+/// or all three, in a dimension in front of the heads, and lengths are sums over the examples
+/// before:
+///
+///   forward:  query, key, value, bias, softmax offset?, seed, lengths, others
+///             -> output, statistics, maximum?, random state, workspace
+///   backward: query, key, value, bias, softmax offset?, statistics, random state, output, output
+///             gradient, lengths, others -> gradients of query, key, value, bias and softmax
+///             offset?, workspace
+///
 /// The statistics are the logarithms of the sums of exponentials, one for each row.
 struct AttentionCall {
   mlir::stablehlo::CustomCallOp op;
   bool isBackward = false;
   bool headsFirst = false;
   bool isCausal = false;
+  bool isPadded = false; // Keys and queries behind their example's lengths count nothing.
+  bool isTransformerEngine = false;
+  int64_t packed = 1;       // Of three, how many tensors the last that is not empty holds.
+  bool hasPlainForm = true; // Whether `alpa-expand-kernels` knows what is computed.
   double scale = 1;
   double dropout = 0;   // The rate.
   int64_t window = 0;   // Keys that a query sees, itself the last; 0 for all.
@@ -35,6 +50,8 @@ struct AttentionCall {
   int queryLengths = -1, keyLengths = -1;
   int queryOffsets = -1, keyOffsets = -1; // Where packed sequences begin, in numbers of elements.
   int biasGradient = -1;
+  // Of Transformer Engine, those that the kernel does not read, for it draws and packs nothing.
+  llvm::SmallVector<int> unread;
 
   /// Nothing for other ops and for kinds that are not known (8-bit floats, pages,
   /// functions of scores, ALiBi): those are calls like any others.
@@ -43,6 +60,10 @@ struct AttentionCall {
   /// Dimensions of an operand like the query's.
   int64_t tokenDim() const { return headsFirst ? 2 : 1; }
   int64_t headDim() const { return headsFirst ? 1 : 2; }
+  /// Whether the lengths of Transformer Engine are those of each example, [batch], which is an
+  /// attribute of the kernel's until `alpa-expand-maps` sums them.
+  bool hasOwnLengths = false;
+  void setOwnLengths(bool holds);
 
   ShardingRule rule() const;
   /// Whether devices can share the tokens of queries and keys, in a ring.
@@ -53,7 +74,7 @@ struct AttentionCall {
 
 /// Sets whether a query sees the keys behind its own place; of a call without lengths.
 void setCausal(mlir::stablehlo::CustomCallOp call, bool isCausal);
-/// Sets what the configuration repeats of the operands' shapes.
+/// Sets what the configuration or the attributes repeat of the operands' shapes.
 void fitAttention(mlir::stablehlo::CustomCallOp call);
 
 } // namespace alpa::analysis

@@ -40,7 +40,8 @@ def AlpaExpandMaps : Pass<"alpa-expand-maps", "mlir::ModuleOp"> {
   let summary = "Call each kernel for the blocks that a device has";
   let description = [{
     The body of an `alpa.map` takes its place, once for each block: a device has one, most
-    often, and otherwise cuts them out and puts the results together.
+    often, and otherwise cuts them out and puts the results together. Attention of Transformer
+    Engine gets the sums of lengths that it reads in place of lengths.
 
     Before:
     ```mlir

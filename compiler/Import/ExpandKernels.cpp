@@ -57,9 +57,12 @@ private:
                 builder.getNamedAttr("iota_dimension", builder.getI64IntegerAttr(dim)));
   }
   Value truth(Value value) { return convert(value, builder.getF32Type()); }
+  Value given(int operand);
+  Value lengths(int operand);
   Value scores();
   Value mask();
   void finish(unsigned result, Value value);
+  void finishTensors(ArrayRef<Value> values);
   void forward();
   void backward();
 
@@ -69,9 +72,40 @@ private:
 
 } // namespace
 
+/// An operand in float32; a query, key or value out of the tensor that holds several.
+Value ReferenceAttention::given(int operand) {
+  int64_t first = 3 - call.packed; // Of those in one tensor.
+  if (operand > 2 || operand < first || call.packed == 1)
+    return convert(call.op->getOperand(operand), builder.getF32Type());
+  Value value = call.op->getOperand(static_cast<unsigned>(first));
+  Shape shape(typeOf(value).getShape()), starts(shape.size(), 0), limits = shape;
+  starts[2] = operand - first;
+  limits[2] = starts[2] + 1;
+  shape[2] = 1;
+  value = make("stablehlo.slice", value, typeOf(value).clone(shape),
+               {dims("start_indices", starts), dims("limit_indices", limits),
+                dims("strides", Shape(shape.size(), 1))});
+  shape.erase(shape.begin() + 2);
+  return convert(reshape(value, shape), builder.getF32Type());
+}
+
+/// [batch]: numbers of tokens in float32.
+Value ReferenceAttention::lengths(int operand) {
+  Value value = truth(call.op->getOperand(operand));
+  if (!call.isTransformerEngine || call.hasOwnLengths)
+    return value;
+  auto part = [&](int64_t start) {
+    return make("stablehlo.slice", value, real({call.batch}),
+                {dims("start_indices", {start}), dims("limit_indices", {start + call.batch}),
+                 dims("strides", {1})});
+  };
+  Value ends = part(1);
+  return binary("stablehlo.subtract", ends, part(0));
+}
+
 /// [batch, key heads, query heads of each, tokens, features]
 Value ReferenceAttention::queries(int operand) {
-  Value value = convert(call.op->getOperand(operand), builder.getF32Type());
+  Value value = given(operand);
   if (!call.headsFirst)
     value = transpose(value, {0, 2, 1, 3});
   return reshape(value,
@@ -80,7 +114,7 @@ Value ReferenceAttention::queries(int operand) {
 
 /// [batch, heads, tokens, features]
 Value ReferenceAttention::keys(int operand) {
-  Value value = convert(call.op->getOperand(operand), builder.getF32Type());
+  Value value = given(operand);
   return call.headsFirst ? value : transpose(value, {0, 2, 1, 3});
 }
 
@@ -145,10 +179,9 @@ Value ReferenceAttention::mask() {
     Value width = splat(static_cast<double>(call.window), real(scoreShape()));
     allow(compare(Direction::LT, row, binary("stablehlo.add", column, width)));
   }
-  if (call.queryLengths >= 0 && call.segments == 1)
+  if (call.isPadded && call.segments == 1)
     for (auto [operand, place] : {std::pair(call.queryLengths, row), {call.keyLengths, column}})
-      allow(compare(Direction::LT, place,
-                    broadcast(truth(call.op->getOperand(operand)), scoreShape(), {0})));
+      allow(compare(Direction::LT, place, broadcast(lengths(operand), scoreShape(), {0})));
   return seen;
 }
 
@@ -177,6 +210,44 @@ void ReferenceAttention::finish(unsigned result, Value value) {
   call.op->getResult(result).replaceAllUsesWith(value);
 }
 
+/// Takes the place of the first results: values with [batch, .. heads, tokens, features].
+void ReferenceAttention::finishTensors(ArrayRef<Value> values) {
+  for (auto [index, value] : llvm::enumerate(values)) {
+    if (!call.isTransformerEngine) {
+      finish(static_cast<unsigned>(index), value);
+      continue;
+    }
+    // Heads behind the tokens, and those of one tensor side by side.
+    int64_t first = values.size() == 1 ? 0 : 3 - call.packed;
+    auto turned = [&](Value value) {
+      RankedTensorType type = typeOf(value);
+      int64_t rank = type.getRank(), heads = 1;
+      for (int64_t size : type.getShape().slice(1, rank - 3))
+        heads *= size;
+      Value merged =
+          reshape(value, {call.batch, heads, type.getDimSize(rank - 2), type.getDimSize(rank - 1)});
+      return transpose(merged, {0, 2, 1, 3});
+    };
+    if (static_cast<int64_t>(index) < first || call.packed == 1 || values.size() == 1) {
+      finish(static_cast<unsigned>(index), turned(value));
+      continue;
+    }
+    SmallVector<Value> parts;
+    for (Value part : values.drop_front(first)) {
+      part = turned(part);
+      Shape shape(typeOf(part).getShape());
+      shape.insert(shape.begin() + 2, 1);
+      parts.push_back(reshape(part, shape));
+    }
+    Shape shape(typeOf(parts[0]).getShape());
+    shape[2] = static_cast<int64_t>(parts.size());
+    finish(static_cast<unsigned>(first),
+           make("stablehlo.concatenate", parts, real(shape),
+                builder.getNamedAttr("dimension", builder.getI64IntegerAttr(2))));
+    break;
+  }
+}
+
 void ReferenceAttention::forward() {
   Value found = scores();
   Value most = reduce(found, {4}, analysis::Reducer::Maximum); // [b, k, g, t]
@@ -190,8 +261,8 @@ void ReferenceAttention::forward() {
   Value safe = make("stablehlo.select", {isEmpty, splat(1, real(typeOf(sums).getShape())), sums},
                     sums.getType());
   Value shares = binary("stablehlo.divide", weights, rowsOf(safe));
-  finish(0, dot(shares, keys(2), 2, {4}, {2})); // [b, k, g, t, d]
-  if (call.op->getNumResults() != 3)
+  finishTensors(dot(shares, keys(2), 2, {4}, {2})); // [b, k, g, t, d]
+  if (!call.isTransformerEngine && call.op->getNumResults() != 3)
     return;
   Value statistics = binary("stablehlo.add", most, unary("stablehlo.log", safe));
   if (call.segments > 1) {
@@ -216,9 +287,9 @@ void ReferenceAttention::backward() {
   Value ofScores =
       binary("stablehlo.multiply", shares, binary("stablehlo.subtract", ofShares, rowsOf(mean)));
   Value scaled = binary("stablehlo.multiply", ofScores, splat(call.scale, real(scoreShape())));
-  finish(0, dot(scaled, keys(1), 2, {4}, {2}));
-  finish(1, dot(scaled, queries(0), 2, {2, 3}, {2, 3}));
-  finish(2, ofValue);
+  Value ofQuery = dot(scaled, keys(1), 2, {4}, {2});
+  Value ofKey = dot(scaled, queries(0), 2, {2, 3}, {2, 3});
+  finishTensors({ofQuery, ofKey, ofValue});
   if (call.biasGradient < 0)
     return;
   Shape whole{call.batch, call.heads, call.tokens, call.keyTokens};
@@ -234,17 +305,18 @@ void ReferenceAttention::backward() {
 void ReferenceAttention::expand() {
   call.isBackward ? backward() : forward();
   Operation *op = call.op;
-  unsigned last = op->getNumResults() - 1; // The workspace.
-  if (!op->getResult(last).use_empty())
-    op->getResult(last).replaceAllUsesWith(
-        hlo::ConstantOp::create(builder, loc, analysis::splatOf(0, typeOf(op->getResult(last)))));
+  for (Value rest :
+       op->getResults()) // The workspace, and a state of random bits that are not drawn.
+    if (!rest.use_empty())
+      rest.replaceAllUsesWith(
+          hlo::ConstantOp::create(builder, loc, analysis::splatOf(0, typeOf(rest))));
   op->erase();
 }
 
 namespace {
 
-/// Norms, softmax and products of Transformer Engine in float32. Rows are all dimensions but
-/// the last.
+/// Norms, softmax, products, quantization and losses of Transformer Engine in float32. Rows are all
+/// dimensions but the last.
 class ReferenceCall : PlainOps {
 public:
   explicit ReferenceCall(TransformerEngineCall call) : PlainOps(call.op), call(call) {
@@ -255,7 +327,8 @@ public:
   }
 
   void expand();
-  void weightGradients();
+  /// Whether there were any.
+  bool writeSumsOfRows();
 
 private:
   Value operand(unsigned index) {
@@ -292,9 +365,14 @@ private:
   }
   void normForward();
   void normBackward();
+  void weightGradients();
   void softmaxForward();
   void softmaxBackward();
   bool product();
+  bool quantize();
+  void quantizationSums();
+  void auxLoss();
+  void auxLossBackward();
 
   TransformerEngineCall call;
   RankedTensorType wide;
@@ -377,6 +455,10 @@ bool ReferenceCall::product() {
   if (call.hasGelu)
     return false;
   Value made = dot(operand(0), operand(2), 0, call.lhsContracting(), call.rhsContracting());
+  if (call.scaling != TransformerEngineCall::NoScaling) {
+    Value scales = times(reshape(operand(1), {}), reshape(operand(3), {}));
+    made = times(made, broadcast(scales, typeOf(made).getShape(), {}));
+  }
   if (call.hasBias) {
     RankedTensorType type = typeOf(made);
     int64_t rank = typeOf(call.bias()).getRank();
@@ -385,6 +467,74 @@ bool ReferenceCall::product() {
   }
   finish(0, made);
   return true;
+}
+
+/// With one scale: a number too large becomes the largest of its type. False with scales of
+/// blocks.
+bool ReferenceCall::quantize() {
+  quantizationSums();
+  if (call.scaling == TransformerEngineCall::Blocks)
+    return false;
+  Value made = times(operand(0), broadcast(reshape(operand(1), {}), wide.getShape(), {}));
+  bool hasRows = typeOf(call.op->getResult(0)).getNumElements() > 1;
+  auto type = cast<FloatType>(typeOf(call.op->getResult(hasRows ? 0 : 1)).getElementType());
+  double most = APFloat::getLargest(type.getFloatSemantics()).convertToDouble();
+  made = binary("stablehlo.minimum", made, splat(most, wide));
+  made = binary("stablehlo.maximum", made, splat(-most, wide));
+  if (hasRows)
+    finish(0, made);
+  if (typeOf(call.op->getResult(1)).getNumElements() <= 1)
+    return true;
+  SmallVector<int64_t> order = llvm::to_vector(llvm::seq(call.flattenAxis, wide.getRank()));
+  llvm::append_range(order, llvm::seq<int64_t>(0, call.flattenAxis));
+  finish(1, transpose(made, order));
+  return true;
+}
+
+/// The inverse of the scale, the largest magnitude, at least that of before, and the sum of rows.
+void ReferenceCall::quantizationSums() {
+  bool hasOneScale = call.scaling != TransformerEngineCall::Blocks;
+  auto results = call.op->getResults();
+  if (hasOneScale && !results[2].use_empty()) {
+    Value scale = reshape(operand(1), typeOf(results[2]).getShape());
+    finish(2, binary("stablehlo.divide", splat(1, typeOf(scale)), scale));
+  }
+  // Of the current scale, the form of two operands does not say what it is.
+  bool hasBefore = call.op->getNumOperands() > 2;
+  bool isLargest = call.scaling == TransformerEngineCall::Delayed ||
+                   (call.scaling == TransformerEngineCall::Current && hasBefore);
+  if (isLargest && !results[4].use_empty()) {
+    Value most =
+        reduce(unary("stablehlo.abs", operand(0)),
+               llvm::to_vector(llvm::seq<int64_t>(0, wide.getRank())), analysis::Reducer::Maximum);
+    most = reshape(most, typeOf(results[4]).getShape());
+    if (hasBefore)
+      most = binary("stablehlo.maximum", most, operand(2));
+    finish(4, most);
+  }
+  if (!results[5].use_empty())
+    finish(5, reduce(operand(0), llvm::to_vector(llvm::seq<int64_t>(0, call.flattenAxis)),
+                     analysis::Reducer::Sum));
+}
+
+/// factor * sum over experts of (sum of their probabilities) * (their tokens).
+void ReferenceCall::auxLoss() {
+  Value sums = reduce(operand(0), {0}, analysis::Reducer::Sum);
+  Value loss = reduce(times(sums, operand(1)), {0}, analysis::Reducer::Sum);
+  loss = times(loss, splat(call.factor, typeOf(loss)));
+  finish(0, reshape(loss, typeOf(call.op->getResult(0)).getShape()));
+  finish(1, splat(call.factor, real(typeOf(call.op->getResult(1)).getShape())));
+}
+
+void ReferenceCall::auxLossBackward() {
+  RankedTensorType type = typeOf(call.op->getResult(0));
+  Value factor =
+      make("stablehlo.slice", operand(0), real({1}),
+           {dims("start_indices", {0}), dims("limit_indices", {1}), dims("strides", {1})});
+  Value scale = times(reshape(factor, {}), reshape(operand(2), {}));
+  Value tokens = operand(1);
+  Value row = times(tokens, broadcast(scale, typeOf(tokens).getShape(), {}));
+  finish(0, broadcast(row, type.getShape(), {1}));
 }
 
 void ReferenceCall::expand() {
@@ -406,9 +556,20 @@ void ReferenceCall::expand() {
     if (!product())
       return;
     break;
-  case Kind::Activation:
+  case Kind::Quantize:
+    if (!quantize())
+      return;
+    break;
+  case Kind::AuxLoss:
+    auxLoss();
+    break;
+  case Kind::AuxLossBackward:
+    auxLossBackward();
+    break;
+  case Kind::Activation: // What the numbers of activations mean changed with versions.
   case Kind::ActivationBackward:
-    return; // What the numbers of activations mean changed with versions.
+  case Kind::Router: // And so did scores.
+    return;
   }
   for (Value result : call.op->getResults())
     if (!result.use_empty())
@@ -416,17 +577,37 @@ void ReferenceCall::expand() {
   call.op->erase();
 }
 
-unsigned importer::writeNormGradients(Operation *function) {
-  unsigned written = 0;
+bool ReferenceCall::writeSumsOfRows() {
+  auto isUsed = [&](unsigned result) { return !call.op->getResult(result).use_empty(); };
+  switch (call.kind) {
+  case TransformerEngineCall::Kind::NormBackward:
+    if (!isUsed(1) && !isUsed(2))
+      return false;
+    weightGradients();
+    return true;
+  case TransformerEngineCall::Kind::Quantize: {
+    bool hasSome = llvm::any_of(llvm::seq(2u, 6u), isUsed);
+    if (hasSome)
+      quantizationSums();
+    return hasSome;
+  }
+  case TransformerEngineCall::Kind::AuxLoss:
+  case TransformerEngineCall::Kind::AuxLossBackward:
+    expand();
+    return true;
+  default:
+    return false;
+  }
+}
+
+unsigned importer::writeSumsOfRows(Operation *function) {
+  SmallVector<TransformerEngineCall> calls;
   function->walk([&](hlo::CustomCallOp op) {
-    std::optional<TransformerEngineCall> call = TransformerEngineCall::read(op);
-    if (!call || call->kind != TransformerEngineCall::Kind::NormBackward ||
-        (op->getResult(1).use_empty() && op->getResult(2).use_empty()))
-      return;
-    ReferenceCall(*call).weightGradients();
-    ++written;
+    if (std::optional<TransformerEngineCall> call = TransformerEngineCall::read(op))
+      calls.push_back(*call);
   });
-  return written;
+  return static_cast<unsigned>(llvm::count_if(
+      calls, [](TransformerEngineCall &call) { return ReferenceCall(call).writeSumsOfRows(); }));
 }
 
 namespace {
@@ -475,9 +656,11 @@ struct ExpandKernels : public importer::impl::AlpaExpandKernelsBase<ExpandKernel
       std::optional<AttentionCall> call = AttentionCall::read(op);
       if (!call)
         continue;
-      if (call->dropout > 0 || (call->segments > 1 && call->batch > 1)) {
+      if (call->dropout > 0 || !call->hasPlainForm || (call->segments > 1 && call->batch > 1)) {
         withCode(op.emitError("fused attention with ")
-                     << (call->dropout > 0 ? "dropout" : "packed sequences of several examples")
+                     << (call->dropout > 0     ? "dropout"
+                         : !call->hasPlainForm ? "this mask, bias or kind of statistics"
+                                               : "packed sequences of several examples")
                      << " has no form in plain ops; plan for a platform that has the kernel",
                  ErrorCode::UnsupportedOp);
         return signalPassFailure();

@@ -977,7 +977,8 @@ public:
     if (failed(removeOtherFunctions(module, main)) || failed(verifySubset(main)) ||
         failed(verifySignature(main)))
       return signalPassFailure();
-    normGradients += writeNormGradients(main);
+    separatedKernels += writeSumsOfRows(main);
+    separatedKernels += separateExamples(main);
     if (main.walk([](stablehlo::CustomCallOp call) {
               return WalkResult(analysis::importCallRule(call));
             })

@@ -78,7 +78,8 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
   let statistics = [
     Statistic<"inlinedCalls", "inlined calls", "Calls replaced by their bodies">,
     Statistic<"foldedTransposes", "folded transposes", "Products made in the order of their readers">,
-    Statistic<"normGradients", "norm gradients", "Kernels whose gradients of weights became ops">,
+    Statistic<"separatedKernels", "separated kernels",
+              "Kernels that need a part of the rows only since what they compute of all became ops">,
     Statistic<"selects", "selects", "Scatters of one element that became comparisons of indices">,
     Statistic<"droppedPlacements", "dropped placements", "Values of the program that stay in their memory">,
     Statistic<"forwardOps", "forward ops", "Ops of the forward phase">,
@@ -92,8 +93,8 @@ def AlpaExpandKernels : Pass<"alpa-expand-kernels", "mlir::ModuleOp"> {
   let description = [{
     A call of cuDNN's fused attention (`__cudnn$fmhaSoftmax` and its backward call) runs
     on GPUs only. For a platform without it the call becomes what it computes: scores,
-    masks, a softmax in float32 and two dots, or their gradients. So do norms, softmax and products
-    of Transformer Engine (`te_norm_forward_ffi` and others). Calls that the
+    masks, a softmax in float32 and two dots, or their gradients. So do norms, softmax, products,
+    attention and quantization of Transformer Engine (`te_norm_forward_ffi` and others). Calls that the
     compiler does not know stay as they are; dropout within the kernel and packed
     sequences are errors, since their results depend on how the kernel works.
 

@@ -72,10 +72,16 @@ public:
   mlir::Location loc;
 };
 
-/// The gradients of the weights of Transformer Engine's norms, which sum over all rows, in ops
-/// of their own, so that a part of the rows is all that the call needs. Gives how many calls had
-/// some.
-unsigned writeNormGradients(mlir::Operation *function);
+/// Writes what a kernel of Transformer Engine computes of all rows in plain ops, so that a part of
+/// the rows is all that the call needs: gradients of norms' weights, and of quantization the
+/// largest element, the scale and the sum of a bias. A router's loss, which is nothing but sums,
+/// becomes plain ops. Gives how many calls had some.
+unsigned writeSumsOfRows(mlir::Operation *function);
+
+/// Gives attention of Transformer Engine the lengths of each example, in place of sums over the
+/// examples before (AttentionCall::hasOwnLengths), where they are found, and nothing that it does
+/// not read. Gives how many calls have lengths of their own then.
+unsigned separateExamples(mlir::Operation *function);
 
 } // namespace alpa::importer
 

@@ -36,3 +36,18 @@ func.func @several(%x: tensor<2x2x8xf32>, %w: tensor<2x8xf32>) -> tensor<2x2x8xf
   }
   return %y : tensor<2x2x8xf32>
 }
+
+// Attention of Transformer Engine reads sums of the lengths before.
+// CHECK-LABEL: func.func @lengths
+// CHECK-SAME:  %[[LENGTHS:[^:,]*]]: tensor<3xi32>
+// CHECK:       %[[SPREAD:.*]] = stablehlo.broadcast_in_dim %[[LENGTHS]], dims = [1] : (tensor<3xi32>) -> tensor<4x3xi32>
+// CHECK:       %[[BEFORE:.*]] = stablehlo.select %{{.*}}, %[[SPREAD]], %{{.*}}
+// CHECK:       %[[SUMS:.*]] = stablehlo.reduce(%[[BEFORE]] init: {{.*}} stablehlo.add across dimensions = [1] : (tensor<4x3xi32>, tensor<i32>) -> tensor<4xi32>
+// CHECK:       stablehlo.custom_call @te_fused_attn_forward_ffi(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[SUMS]], %
+// CHECK-NOT:   alpa.own_lengths
+func.func @lengths(%q: tensor<3x8x4x8xf32>, %lengths: tensor<3xi32>, %seed: tensor<2xui32>) -> tensor<3x8x4x8xf32> {
+  %none = stablehlo.constant dense<0.0> : tensor<0xf32>
+  %empty = stablehlo.constant dense<0> : tensor<0xi32>
+  %0:4 = stablehlo.custom_call @te_fused_attn_forward_ffi(%q, %q, %q, %none, %seed, %lengths, %lengths, %empty, %empty, %empty, %empty, %empty, %empty) {mhlo.backend_config = {alpa.own_lengths, bias_type = 0 : i64, dropout_probability = 0.0 : f64, mask_type = 1 : i64, qkv_layout = 9 : i64, scaling_factor = 1.0 : f64, window_size_left = -1 : i64, window_size_right = -1 : i64}} : (tensor<3x8x4x8xf32>, tensor<3x8x4x8xf32>, tensor<3x8x4x8xf32>, tensor<0xf32>, tensor<2xui32>, tensor<3xi32>, tensor<3xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>) -> (tensor<3x8x4x8xf32>, tensor<3x4x8x1xf32>, tensor<1x4xui32>, tensor<64xui8>)
+  return %0#0 : tensor<3x8x4x8xf32>
+}

@@ -25,3 +25,17 @@ func.func @unknown(%q: tensor<4x16x8x2xbf16>, %k: tensor<4x16x4x2xbf16>, %v: ten
   %2 = stablehlo.custom_call @__cudnn$fmhaSoftmax(%q) : (tensor<4x16x8x2xbf16>) -> tensor<4x16xbf16>
   return %0#0 : tensor<4x8x16x2xbf16>
 }
+
+// Transformer Engine: keys and values in one tensor, lengths of each example.
+func.func @te_forward(%q: tensor<3x8x4x8xf32>, %kv: tensor<3x8x2x2x8xf32>, %lengths: tensor<3xi32>, %seed: tensor<2xui32>, %none: tensor<0xf32>, %empty: tensor<0xi32>) -> (tensor<3x8x4x8xf32>, tensor<3x4x8x1xf32>) {
+  // expected-remark @below {{([a, -, b.c, -], [a, -, -, b, -], [-], [-], [-], [a], [a], [-], [-], [-], [-], [-], [-]) -> [a, -, b.c, -], [a, b.c, -, -], [-, -], [-] {a = 3, b = 2, c = 2 sequential} heavy}}
+  %0:4 = stablehlo.custom_call @te_fused_attn_forward_ffi(%q, %kv, %none, %none, %seed, %lengths, %lengths, %empty, %empty, %empty, %empty, %empty, %empty) {mhlo.backend_config = {alpa.own_lengths, bias_type = 0 : i64, dropout_probability = 0.0 : f64, mask_type = 1 : i64, qkv_layout = 7 : i64, scaling_factor = 1.0 : f64, window_size_left = -1 : i64, window_size_right = -1 : i64}} : (tensor<3x8x4x8xf32>, tensor<3x8x2x2x8xf32>, tensor<0xf32>, tensor<0xf32>, tensor<2xui32>, tensor<3xi32>, tensor<3xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>) -> (tensor<3x8x4x8xf32>, tensor<3x4x8x1xf32>, tensor<1x4xui32>, tensor<64xui8>)
+  return %0#0, %0#1 : tensor<3x8x4x8xf32>, tensor<3x4x8x1xf32>
+}
+
+// Sums of lengths are those of all examples; heads are independent.
+func.func @te_forward_of_sums(%qkv: tensor<3x8x3x4x8xf32>, %lengths: tensor<4xi32>, %seed: tensor<2xui32>, %none: tensor<0xf32>, %empty: tensor<0xi32>) -> (tensor<3x8x4x8xf32>, tensor<3x4x8x1xf32>) {
+  // expected-remark @below {{([a, -, -, b, -], [-], [-], [-], [-], [-], [-], [-], [-], [-], [-], [-], [-]) -> [a, -, b, -], [a, b, -, -], [-, -], [-] {a = 3 sequential, b = 4, c = 1 sequential} heavy}}
+  %0:4 = stablehlo.custom_call @te_fused_attn_forward_ffi(%qkv, %none, %none, %none, %seed, %lengths, %lengths, %empty, %empty, %empty, %empty, %empty, %empty) {mhlo.backend_config = {bias_type = 0 : i64, dropout_probability = 0.0 : f64, mask_type = 1 : i64, qkv_layout = 5 : i64, scaling_factor = 1.0 : f64, window_size_left = -1 : i64, window_size_right = -1 : i64}} : (tensor<3x8x3x4x8xf32>, tensor<0xf32>, tensor<0xf32>, tensor<0xf32>, tensor<2xui32>, tensor<4xi32>, tensor<4xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>) -> (tensor<3x8x4x8xf32>, tensor<3x4x8x1xf32>, tensor<1x4xui32>, tensor<64xui8>)
+  return %0#0, %0#1 : tensor<3x8x4x8xf32>, tensor<3x4x8x1xf32>
+}

@@ -128,3 +128,44 @@ func.func @gradient_of_bias(%l: tensor<8x16x32xf32>, %s: tensor<1xf32>, %r: tens
   %0:4 = stablehlo.custom_call @te_gemm_ffi(%l, %s, %r, %s, %b, %g, %s, %s) {mhlo.backend_config = {collective_op = 0 : i64, fuse_bias = true, fuse_gelu = false, grad = true, lhs_axis_boundary = 2 : i64, lhs_transposed = false, rhs_axis_boundary = 1 : i64, rhs_transposed = false, scaling_mode = 0 : i64, use_split_accumulator = false}} : (tensor<8x16x32xf32>, tensor<1xf32>, tensor<32x16xf32>, tensor<1xf32>, tensor<16xf32>, tensor<0xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<8x16x16xf32>, tensor<16xf32>, tensor<0xf32>, tensor<64xui8>)
   return %0#0 : tensor<8x16x16xf32>
 }
+
+// Of products of 8 bits, parts keep rows of 16 elements.
+func.func @product_of_8_bits(%l: tensor<8x32x64xf8E4M3FN>, %s: tensor<1xf32>, %r: tensor<48x64xf8E4M3FN>, %b: tensor<0xf32>) -> tensor<8x32x48xf32> {
+  // expected-remark @below {{([c, d.e, a.b], [-], [f.g, a.b], [-], [-], [-], [-]) -> [c, d.e, f.g], [-] {a = 4 reduction, b = 16 sequential, c = 8, d = 2, e = 16 sequential, f = 3, g = 16 sequential} heavy}}
+  %0:2 = stablehlo.custom_call @te_gemm_v2_ffi(%l, %s, %r, %s, %b, %s, %s) {mhlo.backend_config = {config = {collective_op = 0 : i64, lhs_axis_boundary = 2 : i64, lhs_transposed = false, rhs_axis_boundary = 1 : i64, rhs_transposed = true, scaling_mode = 1 : i64, use_split_accumulator = false}}} : (tensor<8x32x64xf8E4M3FN>, tensor<1xf32>, tensor<48x64xf8E4M3FN>, tensor<1xf32>, tensor<0xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<8x32x48xf32>, tensor<64xui8>)
+  return %0#0 : tensor<8x32x48xf32>
+}
+
+// With one scale, an element is quantized by itself.
+func.func @quantize(%x: tensor<8x16x32xf32>, %s: tensor<1xf32>) -> (tensor<8x16x32xf8E4M3FN>, tensor<32x8x16xf8E4M3FN>) {
+  // expected-remark @below {{([a, b, c], [-]) -> [a, b, c], [c, a, b], [-], [-], [-], [c], [-, -] {a = 8, b = 16, c = 32}}}
+  %0:7 = stablehlo.custom_call @te_dbias_quantize_ffi(%x, %s) {mhlo.backend_config = {flatten_axis = -1 : i64, is_dbias = true, q_layout = 2 : i64, scaling_mode = 1 : i64}} : (tensor<8x16x32xf32>, tensor<1xf32>) -> (tensor<8x16x32xf8E4M3FN>, tensor<32x8x16xf8E4M3FN>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<32xf32>, tensor<8x32xf32>)
+  return %0#0, %0#1 : tensor<8x16x32xf8E4M3FN>, tensor<32x8x16xf8E4M3FN>
+}
+
+// The largest of all elements needs them all.
+func.func @quantize_with_largest(%x: tensor<8x32xf32>, %s: tensor<1xf32>) -> (tensor<8x32xf8E4M3FN>, tensor<1xf32>) {
+  // expected-remark @below {{([-, -], [-]) -> [-, -], [-], [-], [-], [-], [-], [-] {}}}
+  %0:7 = stablehlo.custom_call @te_dbias_quantize_ffi(%x, %s) {mhlo.backend_config = {flatten_axis = -1 : i64, is_dbias = false, q_layout = 0 : i64, scaling_mode = 1 : i64}} : (tensor<8x32xf32>, tensor<1xf32>) -> (tensor<8x32xf8E4M3FN>, tensor<1xf8E4M3FN>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
+  return %0#0, %0#4 : tensor<8x32xf8E4M3FN>, tensor<1xf32>
+}
+
+// With scales of blocks parts are whole blocks, 128 elements of rows and of columns.
+func.func @quantize_blocks(%x: tensor<4x256x512xbf16>, %s: tensor<1xf32>) -> (tensor<4x256x512xf8E4M3FN>, tensor<4x256x512xf8E4M3FN>, tensor<4x256x16xui8>, tensor<4x8x512xui8>) {
+  // expected-remark @below {{([a, b.h.i, d.f.g], [-]) -> [a, b.h.i, d.f.g], [a, b.h.i, d.f.g], [a, b.h.i, d.f], [a, b.h, d.f.g], [-], [-], [-] {a = 4, b = 2, c = 128 sequential, d = 4, e = 128 sequential, f = 4 sequential, g = 32 sequential, h = 4 sequential, i = 32 sequential}}}
+  %0:7 = stablehlo.custom_call @te_dbias_quantize_ffi(%x, %s) {mhlo.backend_config = {flatten_axis = 2 : i64, is_dbias = false, q_layout = 2 : i64, scaling_mode = 2 : i64}} : (tensor<4x256x512xbf16>, tensor<1xf32>) -> (tensor<4x256x512xf8E4M3FN>, tensor<4x256x512xf8E4M3FN>, tensor<4x256x16xui8>, tensor<4x8x512xui8>, tensor<1xf32>, tensor<1xbf16>, tensor<1xf32>)
+  return %0#0, %0#1, %0#2, %0#3 : tensor<4x256x512xf8E4M3FN>, tensor<4x256x512xf8E4M3FN>, tensor<4x256x16xui8>, tensor<4x8x512xui8>
+}
+
+// Padded scales are those of the whole.
+func.func @quantize_padded_blocks(%x: tensor<96x128xbf16>, %s: tensor<1xf32>) -> (tensor<96x128xf8E4M3FN>, tensor<128x4xui8>) {
+  // expected-remark @below {{([-, -], [-]) -> [-, -], [-], [-, -], [-], [-], [-], [-] {}}}
+  %0:7 = stablehlo.custom_call @te_dbias_quantize_ffi(%x, %s) {mhlo.backend_config = {flatten_axis = 1 : i64, is_dbias = false, q_layout = 0 : i64, scaling_mode = 2 : i64}} : (tensor<96x128xbf16>, tensor<1xf32>) -> (tensor<96x128xf8E4M3FN>, tensor<1xf8E4M3FN>, tensor<128x4xui8>, tensor<1xui8>, tensor<1xf32>, tensor<1xbf16>, tensor<1xf32>)
+  return %0#0, %0#2 : tensor<96x128xf8E4M3FN>, tensor<128x4xui8>
+}
+
+func.func @router(%logits: tensor<64x8xf32>, %bias: tensor<8xf32>) -> (tensor<64x8xf32>, tensor<64x1xui8>, tensor<64x8xf32>) {
+  // expected-remark @below {{([a, -], [-]) -> [a, -], [a, -], [a, -] {a = 64}}}
+  %0:3 = stablehlo.custom_call @te_fused_topk_with_score_function_forward_ffi(%logits, %bias) {mhlo.backend_config = {topk = 2 : i64}} : (tensor<64x8xf32>, tensor<8xf32>) -> (tensor<64x8xf32>, tensor<64x1xui8>, tensor<64x8xf32>)
+  return %0#0, %0#1, %0#2 : tensor<64x8xf32>, tensor<64x1xui8>, tensor<64x8xf32>
+}

@@ -1,6 +1,6 @@
 """Transformer Engine's kernels: planned as calls, split by their rules, equal to what they compute.
 
-The package is not needed: calls are made here in its form, that of versions 2.0 to 2.5.
+The package is not needed: calls are made here in its form, that of versions 2.0 to 2.20.
 """
 
 from __future__ import annotations
@@ -237,3 +237,208 @@ def test_kernels_get_whole_blocks(monkeypatch):
     calls = calls_on_parts("causal", monkeypatch)
     shapes = {shape for name, shape in calls if "softmax" in name}
     assert shapes == {f"4x{HEADS}x{TOKENS}x{TOKENS}"}
+
+
+def quantize(x, scale, axis, before=None):
+    """As `transformer_engine.jax.cpp_extensions.quantize_dbias` calls it for delayed scaling."""
+    f8, turned = jnp.float8_e4m3fn, (*x.shape[axis:], *x.shape[:axis])
+    results = [(x.shape, f8), (turned, f8), *3 * [((1,), jnp.float32)], (x.shape[axis:], x.dtype)]
+    results.append(((8, 8), jnp.float32))
+    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in results]
+    given = [x, scale]
+    options = {}
+    if before is not None:  # Since version 2.8.
+        empty = jnp.zeros((1, 1), jnp.bfloat16)
+        given += [before, jnp.zeros(0, jnp.uint32), jnp.zeros(1), empty]
+        options = {"stochastic_rounding": False, "use_rht": False}
+    return jax.ffi.ffi_call("te_dbias_quantize_ffi", shapes)(
+        *given, scaling_mode=1, q_layout=2, flatten_axis=axis, is_dbias=True, **options
+    )
+
+
+def plain_quantize(x, scale, axis, before=None):
+    scaled = jnp.clip(x * scale, -448, 448).astype(jnp.float8_e4m3fn)
+    order = (*range(axis, x.ndim), *range(axis))
+    most = jnp.maximum(jnp.abs(x).max(), 0 if before is None else before[0])
+    sums = x.sum(tuple(range(axis)))
+    return scaled, scaled.transpose(order), 1 / scale, 1 / scale, most[None], sums, None
+
+
+def gemm_of_8_bits(lhs, lhs_scale, rhs, rhs_scale, boundaries):
+    """Both sides have what is contracted behind, as Hopper's units ask for."""
+    result = (*lhs.shape[: boundaries[0]], *rhs.shape[: boundaries[1]])
+    config = {
+        "scaling_mode": 1,
+        "collective_op": 0,
+        "lhs_axis_boundary": boundaries[0],
+        "rhs_axis_boundary": boundaries[1],
+        "lhs_transposed": False,
+        "rhs_transposed": True,
+        "use_split_accumulator": False,
+    }
+    operands = (lhs, lhs_scale, rhs, rhs_scale, jnp.zeros(0), jnp.ones(1), jnp.zeros(1))
+    return call("te_gemm_v2_ffi", [result, (64,)], *operands, config=config)[0]
+
+
+def plain_gemm_of_8_bits(lhs, lhs_scale, rhs, rhs_scale, boundaries):
+    left, right = (
+        (x.astype(jnp.float32) * scale).reshape(*x.shape[:boundary], -1)
+        for x, scale, boundary in ((lhs, lhs_scale, boundaries[0]), (rhs, rhs_scale, boundaries[1]))
+    )
+    return jax.lax.dot_general(left, right, (((left.ndim - 1,), (right.ndim - 1,)), ((), ())))
+
+
+def make_step_of_8_bits(quantize, gemm, before):
+    """A layer with delayed scaling: the largest elements of this step are the next one's state."""
+
+    def one(x):
+        return None if before is None else jnp.full(1, before) + 0 * x
+
+    @jax.custom_vjp
+    def dense(x, kernel, bias, scales):
+        return forward(x, kernel, bias, scales)[0]
+
+    def forward(x, kernel, bias, scales):
+        row, column, inverse, _, most, *_ = quantize(x, scales["x"], 2, one(scales["x"]))
+        wide, tall, kernel_inverse, _, kernel_most, *_ = quantize(kernel, scales["kernel"], 1)
+        out = gemm(row, inverse, tall, kernel_inverse, (2, 1)) + bias
+        return out, (column, inverse, wide, kernel_inverse, most, kernel_most, scales)
+
+    def backward(saved, made):
+        column, inverse, wide, kernel_inverse, most, kernel_most, scales = saved
+        row, made_column, made_inverse, _, made_most, sums, _ = quantize(made, scales["made"], 2)
+        rows = gemm(row, made_inverse, wide, kernel_inverse, (2, 1))
+        kernel = gemm(column, inverse, made_column, made_inverse, (1, 1))
+        return rows, kernel, sums, {"x": most, "kernel": kernel_most, "made": made_most}
+
+    dense.defvjp(forward, backward)
+
+    def step(state, batch):
+        def loss(state):
+            out = dense(batch["x"] * state["gain"], state["kernel"], state["bias"], state["scales"])
+            return jnp.sum(out**2) / 2**10
+
+        value, grads = jax.value_and_grad(loss)(state)
+        largest = grads.pop("scales")
+        new = {name: state[name] - grad for name, grad in grads.items()}
+        return {**new, "scales": jax.tree.map(lambda x: 256 / x, largest)}, value
+
+    return step
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("before", [None, 64.0])
+@pytest.mark.usefixtures("kernels_to_the_end")
+def test_quantized_parts_make_the_whole(before, method):
+    """Small integers, whose sums are exact: rounding to 8 bits sees the same numbers then."""
+    keys = iter(jax.random.split(jax.random.PRNGKey(0), 4))
+
+    def draw(*shape):
+        return jax.random.randint(next(keys), shape, -3, 4).astype(jnp.float32)
+
+    scales = {"x": 4.0, "kernel": 8.0, "made": 0.5}
+    state = {
+        "kernel": draw(WIDTH, 2 * WIDTH),
+        "bias": draw(2 * WIDTH),
+        "gain": jnp.ones(WIDTH),
+        "scales": {name: jnp.full(1, scale) for name, scale in scales.items()},
+    }
+    batch = {"x": draw(BATCH, TOKENS, WIDTH)}
+    plain = make_step_of_8_bits(plain_quantize, plain_gemm_of_8_bits, before)
+    step = make_step_of_8_bits(quantize, gemm_of_8_bits, before)
+    split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=METHODS[method])
+    assert_equal_update(split(state, batch), jax.jit(plain)(state, batch), state)
+
+
+def test_plans_for_gpus_quantize_parts(monkeypatch):
+    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")
+    state = {
+        "kernel": jnp.ones((WIDTH, 2 * WIDTH)),
+        "bias": jnp.ones(2 * WIDTH),
+        "gain": jnp.ones(WIDTH),
+        "scales": {name: jnp.ones(1) for name in ("x", "kernel", "made")},
+    }
+    batch = {"x": jnp.ones((BATCH, TOKENS, WIDTH))}
+    step = make_step_of_8_bits(quantize, gemm_of_8_bits, None)
+    method = ShardParallel(num_micro_batches=2, method="data-parallel", export="collectives")
+    parallel = alpa_mlir.parallelize(step, cluster=GPUS, method=method, cache=False)
+    plan = parallel.plan(state, batch).plan
+    text = plan.modules[plan.stages[0].module]
+    shapes = re.findall(r"@te_(dbias_quantize|gemm_v2)_ffi\(.*: \(tensor<([\dx]+)x\w+>", text)
+    part = f"1x{TOKENS}x{WIDTH}"
+    assert ("dbias_quantize", part) in shapes
+    assert ("gemm_v2", part) in shapes
+
+
+def make_router_step(score, loss_of):
+    """Tokens weighted by a router's probabilities, and its loss of balance."""
+
+    def step(state, batch):
+        def loss(state):
+            logits = batch["x"] @ state["router"]
+            probabilities = score(logits)
+            tokens = jnp.sum(probabilities > 0.15, 0, dtype=jnp.int32)
+            made = jnp.einsum("tw,te,ewd->td", batch["x"], probabilities, state["experts"])
+            return jnp.mean(made**2) + loss_of(probabilities, tokens)
+
+        value, grads = jax.value_and_grad(loss)(state)
+        return jax.tree.map(lambda w, g: w - g, state, grads), value
+
+    return step
+
+
+@jax.custom_vjp
+def balance(probabilities, tokens):
+    return _balance_forward(probabilities, tokens)[0]
+
+
+def _balance_forward(probabilities, tokens):
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((), (2,))]
+    value, factor = jax.ffi.ffi_call("te_fused_moe_aux_loss_forward_ffi", shapes)(
+        probabilities, tokens, topk=2, coeff=0.5
+    )
+    return value, (factor, tokens, probabilities)
+
+
+def _balance_backward(saved, made):
+    factor, tokens, probabilities = saved
+    shape = jax.ShapeDtypeStruct(probabilities.shape, jnp.float32)
+    target = "te_fused_moe_aux_loss_backward_ffi"
+    return jax.ffi.ffi_call(target, shape)(factor, tokens, made), None
+
+
+balance.defvjp(_balance_forward, _balance_backward)
+
+
+@pytest.mark.parametrize("method", ["one micro-batch", "two stages"])
+@pytest.mark.usefixtures("kernels_to_the_end")
+def test_the_loss_of_a_router_is_its_sums(method):
+    keys = iter(jax.random.split(jax.random.PRNGKey(0), 4))
+    state = {
+        "router": jax.random.normal(next(keys), (WIDTH, 8)),
+        "experts": 0.3 * jax.random.normal(next(keys), (8, WIDTH, WIDTH)),
+    }
+    batch = {"x": jax.random.normal(next(keys), (BATCH, WIDTH))}
+
+    def plain(probabilities, tokens):
+        held = probabilities.sum(0) * tokens
+        return 0.5 * 8 / 2 / BATCH**2 * held.sum()
+
+    expected = jax.jit(make_router_step(jax.nn.softmax, plain))(state, batch)
+    step = make_router_step(jax.nn.softmax, balance)
+    chosen = {"one micro-batch": METHODS[method], "two stages": METHODS["one micro-batch"]}[method]
+    split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=chosen)
+    assert_equal_update(split(state, batch), expected, state)
+
+
+def test_each_device_sums_products_of_its_rows(monkeypatch):
+    """The gradient of a weight, where XLA's partitioner is given annotated modules."""
+    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")
+    state, batch = make_inputs()
+    step = make_step(plain_norm("rms"), plain_softmax(""), dense)
+    method = ShardParallel(num_micro_batches=2, method="data-parallel")
+    parallel = alpa_mlir.parallelize(step, cluster=GPUS, method=method, cache=False)
+    plan = parallel.plan(state, batch).plan
+    text = plan.modules[plan.stages[0].module]
+    shapes = re.findall(r"@te_gemm_v2_ffi\(.*lhs_transposed = true.*: \(tensor<([\dx]+)xf32>", text)
+    assert shapes == 2 * [f"1x{TOKENS}x{WIDTH}"]

@@ -111,3 +111,31 @@ func.func @main(%arg0: tensor<4x2x8xf32>, %arg1: tensor<2x8xf32>) -> (tensor<4x2
   }
   return %0#0, %0#1 : tensor<4x2x8xf32>, tensor<4x2xf32>
 }
+
+// CASE te_attention arg3=integers(1,9)
+func.func @main(%arg0: tensor<8x8x4x8xf32>, %arg1: tensor<8x8x2x8xf32>, %arg2: tensor<8x8x2x8xf32>, %arg3: tensor<8xi32>) -> (tensor<8x8x4x8xf32>, tensor<8x4x8x1xf32>) {
+  %none = stablehlo.constant dense<0.0> : tensor<0xf32>
+  %empty = stablehlo.constant dense<0> : tensor<0xi32>
+  %seed = stablehlo.constant dense<0> : tensor<2xui32>
+  %0:4 = stablehlo.custom_call @te_fused_attn_forward_ffi(%arg0, %arg1, %arg2, %none, %seed, %arg3, %arg3, %empty, %empty, %empty, %empty, %empty, %empty) {mhlo.backend_config = {alpa.own_lengths, bias_type = 0 : i64, dropout_probability = 0.000000e+00 : f64, mask_type = 3 : i64, qkv_layout = 9 : i64, scaling_factor = 5.000000e-01 : f64, window_size_left = -1 : i64, window_size_right = -1 : i64}} : (tensor<8x8x4x8xf32>, tensor<8x8x2x8xf32>, tensor<8x8x2x8xf32>, tensor<0xf32>, tensor<2xui32>, tensor<8xi32>, tensor<8xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>, tensor<0xi32>) -> (tensor<8x8x4x8xf32>, tensor<8x4x8x1xf32>, tensor<1x4xui32>, tensor<64xui8>)
+  return %0#0, %0#1 : tensor<8x8x4x8xf32>, tensor<8x4x8x1xf32>
+}
+
+// CASE te_quantize
+func.func @main(%arg0: tensor<8x16x32xf32>) -> (tensor<8x16x32xf32>, tensor<16x32x8xf32>) {
+  %scale = stablehlo.constant dense<2.0> : tensor<1xf32>
+  %0:7 = stablehlo.custom_call @te_dbias_quantize_ffi(%arg0, %scale) {mhlo.backend_config = {flatten_axis = 1 : i64, is_dbias = false, q_layout = 2 : i64, scaling_mode = 1 : i64}} : (tensor<8x16x32xf32>, tensor<1xf32>) -> (tensor<8x16x32xf8E4M3FN>, tensor<16x32x8xf8E4M3FN>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
+  %1 = stablehlo.convert %0#0 : (tensor<8x16x32xf8E4M3FN>) -> tensor<8x16x32xf32>
+  %2 = stablehlo.convert %0#1 : (tensor<16x32x8xf8E4M3FN>) -> tensor<16x32x8xf32>
+  return %1, %2 : tensor<8x16x32xf32>, tensor<16x32x8xf32>
+}
+
+// CASE te_product_of_8_bits
+func.func @main(%arg0: tensor<8x16x32xf32>, %arg1: tensor<1xf32>, %arg2: tensor<32x32xf32>) -> tensor<8x16x32xf32> {
+  %lhs = stablehlo.convert %arg0 : (tensor<8x16x32xf32>) -> tensor<8x16x32xf8E4M3FN>
+  %rhs = stablehlo.convert %arg2 : (tensor<32x32xf32>) -> tensor<32x32xf8E4M3FN>
+  %none = stablehlo.constant dense<0.0> : tensor<0xf32>
+  %one = stablehlo.constant dense<1.0> : tensor<1xf32>
+  %0:2 = stablehlo.custom_call @te_gemm_v2_ffi(%lhs, %arg1, %rhs, %arg1, %none, %one, %one) {mhlo.backend_config = {config = {collective_op = 0 : i64, lhs_axis_boundary = 2 : i64, lhs_transposed = false, rhs_axis_boundary = 1 : i64, rhs_transposed = true, scaling_mode = 1 : i64, use_split_accumulator = false}}} : (tensor<8x16x32xf8E4M3FN>, tensor<1xf32>, tensor<32x32xf8E4M3FN>, tensor<1xf32>, tensor<0xf32>, tensor<1xf32>, tensor<1xf32>) -> (tensor<8x16x32xf32>, tensor<64xui8>)
+  return %0#0 : tensor<8x16x32xf32>
+}
