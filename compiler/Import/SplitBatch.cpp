@@ -25,8 +25,10 @@
 
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/SetVector.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/ADT/StringSwitch.h"
+#include "llvm/Support/FormatVariadic.h"
 #include <deque>
 #include <map>
 
@@ -96,6 +98,8 @@ enum class Semantics { Exact, Relaxed, Independent };
 struct Refusal {
   Operation *op = nullptr;
   std::string text;
+  std::string fix; // Of one that is not about what examples have to do with one another, whose
+                   // text says it all.
 };
 
 class BatchSplitter {
@@ -200,7 +204,9 @@ private:
   void takeFromWhole(Operation *op);
   void findTwice();
   std::optional<Form> repeatedForm(Value value, const std::optional<Form> &form);
-  LogicalResult rearrange(Operation *op);
+  const Refusal *whyWhole(Operation *op);
+  bool isLayer(Operation *op);
+  LogicalResult rearrange(Operation *op, const Refusal &why);
   bool joinRearranged(Operation *op);
   unsigned numberOf(Value value);
 
@@ -222,10 +228,12 @@ private:
   bool hasBarrier();
   void relabel();
 
-  LogicalResult refuse(Operation *op, const Twine &text) {
-    last = {op, text.str()};
+  LogicalResult refuse(Operation *op, const Twine &text, const Twine &fix = "") {
+    last = {op, text.str(), fix.str()};
     return failure();
   }
+  LogicalResult refuseBlocks(hlo::ReshapeOp op, int64_t dim);
+  LogicalResult refuseKernel(MapOp op, unsigned operand, int64_t dim);
   Scope &scopeOf(Value made);
   Scope &here() { return *active; }
   Scope &top() { return scopes.front(); }
@@ -275,6 +283,7 @@ private:
   SmallVector<Base> bases;                   // Scalars that wait.
   /// Slices of what the batch's arguments say, with the dimension and number of all its examples.
   DenseMap<Value, std::pair<int64_t, int64_t>> someRows;
+  DenseMap<Value, Refusal> ofWhole;          // Blocks of the whole batch, and why they are.
   DenseMap<Value, Value> repeats_;           // By value of the step, and by argument.
   SmallVector<BlockArgument> wholeArguments; // Of the step as it was.
   Refusal last;
@@ -1020,7 +1029,7 @@ std::optional<Form> BatchSplitter::repeatedForm(Value value, const std::optional
 
 /// Examples in another order, or some of them, of what the batch's arguments say (mixup): each
 /// micro-batch knows them all, and takes as many rows as it has examples.
-LogicalResult BatchSplitter::rearrange(Operation *op) {
+LogicalResult BatchSplitter::rearrange(Operation *op, const Refusal &why) {
   if (!isAtTop() || op->getNumResults() != 1 || !canRepeat(op->getResult(0)))
     return failure();
   Value result = op->getResult(0);
@@ -1046,6 +1055,8 @@ LogicalResult BatchSplitter::rearrange(Operation *op) {
     break;
   }
   repeats.push_back(StringAttr::get(context, placeOf(op)));
+  if (ofAll.layout.kind == Layout::Whole && !why.fix.empty())
+    ofWhole[ofAll.value] = why;
   forms[result] = ofAll;
   return success();
 }
@@ -1422,6 +1433,75 @@ LogicalResult BatchSplitter::pickOwnRows(Operation *op, SmallVector<Form> &in, c
   return success();
 }
 
+/// A kernel in a `jax.shard_map` that is called for blocks of what is made of a value.
+static MapOp kernelBehind(Value value) {
+  constexpr size_t kMostOps = 4096; // That are looked at.
+  SmallVector<Operation *> stack(value.getUsers());
+  DenseSet<Operation *> seen(stack.begin(), stack.end());
+  while (!stack.empty() && seen.size() < kMostOps) {
+    Operation *op = stack.pop_back_val();
+    if (auto map = dyn_cast<MapOp>(op))
+      return map;
+    for (Operation *user : op->getUsers())
+      if (seen.insert(user).second)
+        stack.push_back(user);
+  }
+  return {};
+}
+
+/// Numbers of micro-batches that share so many blocks evenly, and how there are more.
+static std::string fixForBlocks(int64_t blocks) {
+  SmallVector<std::string> numbers;
+  for (int64_t number = 2; number <= blocks; ++number)
+    if (blocks % number == 0)
+      numbers.push_back(std::to_string(number));
+  auto largest = ArrayRef(numbers).take_back(3);
+  return llvm::formatv("use {0}, or split the batch over more devices of the shard_map's mesh",
+                       largest.empty() ? "one micro-batch"
+                                       : llvm::join(largest, " or ") + " micro-batches");
+}
+
+/// Rows of the batch that become blocks of rows, as in a `jax.shard_map`.
+LogicalResult BatchSplitter::refuseBlocks(hlo::ReshapeOp op, int64_t dim) {
+  ArrayRef<int64_t> from = typeOf(op.getOperand()).getShape(),
+                    to = typeOf(op.getResult()).getShape();
+  int64_t before = 1, blocks = 0;
+  for (int64_t size : from.take_front(dim))
+    before *= size;
+  for (int64_t size : to) {
+    if (before == 1)
+      blocks = size;
+    if (before <= 1 || before % size)
+      break;
+    before /= size;
+  }
+  MapOp kernel = kernelBehind(op.getResult());
+  if (!kernel || blocks == 0 || from[dim] % blocks || blocks % count == 0)
+    return refuse(op, "puts examples of several micro-batches into one row");
+  return refuse(op,
+                llvm::formatv("a jax.shard_map calls a kernel for each of {0} blocks of the "
+                              "batch, which {1} micro-batches would cut apart",
+                              blocks, count),
+                fixForBlocks(blocks));
+}
+
+/// A kernel that has a dimension of the batch in its blocks, or in too few of them.
+LogicalResult BatchSplitter::refuseKernel(MapOp op, unsigned operand, int64_t dim) {
+  auto levels = static_cast<int64_t>(op.levelsOf(operand).size());
+  int64_t blocks = dim < levels ? typeOf(op->getOperand(operand)).getDimSize(dim) : 1;
+  if (blocks == 1)
+    return refuse(
+        op,
+        "the blocks that a jax.shard_map calls a kernel for have all examples, because its "
+        "in_specs do not split the batch",
+        fixForBlocks(blocks));
+  return refuse(op,
+                llvm::formatv("a jax.shard_map calls a kernel for each of {0} blocks of the "
+                              "batch, which {1} micro-batches would cut apart",
+                              blocks, count),
+                fixForBlocks(blocks));
+}
+
 /// Ops whose rules keep a dimension whole that blocks of the batch pass through.
 LogicalResult BatchSplitter::splitSpecially(Operation *op, SmallVector<Form> &in,
                                             const Scale &scale, bool &handled) {
@@ -1430,7 +1510,7 @@ LogicalResult BatchSplitter::splitSpecially(Operation *op, SmallVector<Form> &in
     std::optional<Layout> layout = reshaped(in[0].layout, typeOf(op->getOperand(0)).getShape(),
                                             typeOf(op->getResult(0)).getShape());
     if (!layout)
-      return refuse(op, "puts examples of several micro-batches into one row");
+      return refuseBlocks(cast<hlo::ReshapeOp>(op), in[0].layout.dim);
     define(op, make(op, {in[0].value}, {*layout}), {*layout}, scale);
     return success();
   }
@@ -1530,10 +1610,12 @@ LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, c
   if (!rule)
     return refuse(op, "is not looked into");
   std::optional<Assignment> assignment;
-  for (auto [form, tensor] : llvm::zip_equal(in, rule->operands)) {
+  for (auto [index, form, tensor] : llvm::enumerate(in, rule->operands)) {
     if (!form.isSplit())
       continue;
     std::optional<Assignment> found = assignmentOf(*rule, tensor, form.layout);
+    if (auto map = dyn_cast<MapOp>(op); map && !found)
+      return refuseKernel(map, static_cast<unsigned>(index), form.layout.dim);
     if (!found)
       return refuse(op, isa<hlo::DynamicSliceOp, hlo::DynamicUpdateSliceOp>(op)
                             ? "takes examples one after another"
@@ -1622,6 +1704,28 @@ void BatchSplitter::widen(Operation *op, Operation *made) {
   made->getResult(0).setType(type.clone(builder.getF32Type()));
   forms[op->getResult(0)].value =
       op1(builder, "stablehlo.convert", made->getResult(0), type, op->getLoc(), attributesOf(op));
+}
+
+/// Why what an op reads are a kernel's blocks of the whole batch, in each micro-batch; nothing if
+/// they are not.
+const Refusal *BatchSplitter::whyWhole(Operation *op) {
+  for (Value value : getUsedValues(op))
+    if (auto form = forms.find(value); form != forms.end())
+      if (auto why = ofWhole.find(form->second.value); why != ofWhole.end())
+        return &why->second;
+  return nullptr;
+}
+
+/// Whether weights go into an op, or it is a kernel: each micro-batch takes its own part of that.
+bool BatchSplitter::isLayer(Operation *op) {
+  if (isa<MapOp, hlo::CustomCallOp>(op))
+    return true;
+  std::optional<ShardingRule> rule = getShardingRule(op);
+  return rule && rule->heavy && llvm::any_of(op->getOperands(), [&](Value operand) {
+           auto form = forms.find(operand);
+           return form != forms.end() && form->second.isPlain() &&
+                  !ofWhole.contains(form->second.value);
+         });
 }
 
 /// An op without control flow.
@@ -1718,10 +1822,16 @@ bool BatchSplitter::cloneWhole(Operation *op) {
       return false;
     mapping.map(value, it->second.value);
   }
+  const Refusal *why = whyWhole(op);
+  if (why && isLayer(op))
+    return false;
   Operation *made = here().builder.clone(*op, mapping);
   if (isa<hlo::WhileOp>(op))
     loops[made] = op;
   noteMixed(made);
+  if (const Refusal held = why ? *why : Refusal(); held.op)
+    for (Value result : made->getResults())
+      ofWhole[result] = held;
   for (auto [old, value] : llvm::zip_equal(op->getResults(), made->getResults())) {
     forms[old] = {value, Layout(), {}};
     if (known.once.contains(old))
@@ -2004,7 +2114,7 @@ LogicalResult BatchSplitter::inMicroBatch(Operation *op) {
   }
   if (isComplete && succeeded(plain(op, in)))
     return success();
-  Refusal first = last.op ? last : Refusal{op, "needs a value of the whole batch"};
+  Refusal first = last.op ? last : Refusal{op, "needs a value of the whole batch", ""};
   // A sum as a scale that waits.
   bool anySplit = llvm::any_of(in, [](const Form &form) { return form.isSplit(); });
   bool anyUnreduced = llvm::any_of(in, [](const Form &form) { return form.isUnreduced(); });
@@ -2032,10 +2142,15 @@ LogicalResult BatchSplitter::inMicroBatch(Operation *op) {
         break;
       other.push_back(*form);
     }
-    if (other.size() == in.size() && succeeded(plain(op, other)))
+    if (other.size() == in.size() && succeeded(plain(op, other))) {
+      for (Value result : op->getResults())
+        if (const Form &form = forms[result];
+            form.layout.kind == Layout::Whole && !first.fix.empty())
+          ofWhole[form.value] = first;
       return success();
+    }
   }
-  if (anySplit && semantics != Semantics::Independent && succeeded(rearrange(op)))
+  if (anySplit && semantics != Semantics::Independent && succeeded(rearrange(op, first)))
     return success();
   if (wantsEstimates) {
     SmallVector<Form> other;
@@ -2341,12 +2456,15 @@ void BatchSplitter::behind(Operation *op) {
     auto it = forms.find(value);
     if (auto known = wide.find(value); known != wide.end() && !why.op)
       why = known->second;
-    isWide |= wide.contains(value) || (it != forms.end() && it->second.isSplit());
-    hasWeights |= it != forms.end() && it->second.isPlain();
+    bool isOfWhole = it != forms.end() && ofWhole.contains(it->second.value);
+    if (isOfWhole && !why.op)
+      why = ofWhole[it->second.value];
+    isWide |= wide.contains(value) || isOfWhole || (it != forms.end() && it->second.isSplit());
+    hasWeights |= it != forms.end() && it->second.isPlain() && !isOfWhole;
     mapping.map(value, complete(value));
   }
   if (isWide && !why.op)
-    why = last.op ? last : Refusal{op, "needs all examples of the batch at once"};
+    why = last.op ? last : Refusal{op, "needs all examples of the batch at once", ""};
   // Layers are for micro-batches, and gradients go back from one barrier.
   bool isRefused = rule && rule->heavy && hasWeights;
   if (isWide && phaseOf(op) == "backward") {
@@ -2694,6 +2812,9 @@ private:
       if (!refusal.op)
         refusal = why;
     }
+    if (!refusal.fix.empty())
+      return withError(refusal.op->emitError(),
+                       makeError(ErrorCode::MicroBatches, refusal.text, refusal.fix));
     return withCode(refusal.op->emitError(), ErrorCode::MicroBatches)
            << "`" << refusal.op->getName() << "` " << refusal.text
            << ": the step couples examples, "

@@ -342,7 +342,7 @@ class Candidates:
                 split = self._imported.clone().run(self.method.layer_passes(count, self._padding))
             except MicroBatchError as error:
                 self.couplings[count] = MicroBatchError(
-                    error.what, where=error.where, fix=self._coupling_fix()
+                    error.what, where=error.where, fix=error.fix or self._coupling_fix()
                 )
                 raise self.couplings[count] from None
             if self.method.offload == "optimizer" and "alpa.memory" not in split.as_text():

@@ -60,10 +60,41 @@ def test_two_stages(model):
     count = min(2, MICRO_BATCHES.get(model, 2))
     method = PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=count)
     if model is test_shard_map.partly_manual:
-        with pytest.raises(MicroBatchError, match=r"alpa.map. needs all examples of the batch"):
+        with pytest.raises(MicroBatchError, match=r"the blocks .* have all examples"):
             alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(state, batch)
         method = PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=1)
     compare(step, state, batch, method)
+
+
+@jax.custom_vjp
+def activation(x):
+    return jnp.tanh(x)
+
+
+activation.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (g * jnp.tanh(x),))
+
+
+@pytest.mark.parametrize("count", [4, 16])
+@pytest.mark.usefixtures("ordinary_kernels")
+def test_blocks_are_not_cut_apart(count):
+    """Nor does each micro-batch run the layers of the whole batch, which would be as exact."""
+    mesh = AbstractMesh((2,), ("x",), axis_types=AUTO[:1])
+
+    def model(w, x):
+        return jax.shard_map(
+            lambda x, up, down: activation(x @ up) @ down,
+            mesh=mesh,
+            in_specs=(P("x"), P(), P()),
+            out_specs=P("x"),
+            check_vma=False,
+        )(x, w["up"], w["down"])
+
+    step, state, batch = step_of(model, layers=2)
+    method = ShardParallel(num_micro_batches=count)
+    words = f"test_kernel_maps.py:.* each of 2 blocks of the batch, which {count} micro-batches"
+    with pytest.raises(MicroBatchError, match=words) as raised:
+        alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(state, batch)
+    assert raised.value.fix.startswith("use 2 micro-batches, or split the batch over more devices")
 
 
 FACTORIZATION = "lapack_spotrf_ffi"  # Without a rule for `jax.vmap`, as it is called here.
