@@ -22,6 +22,10 @@ using namespace alpa;
 namespace hlo = mlir::stablehlo;
 using analysis::splatOf;
 
+/// How many groups there are in all, of rows that are in their order (alpa-undo-sorts). Without it
+/// rows are sorted, which gives the same.
+static constexpr llvm::StringLiteral kOrdered = "ordered";
+
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 static ArrayRef<int64_t> shapeOf(Value value) { return typeOf(value).getShape(); }
 
@@ -36,9 +40,10 @@ public:
   unsigned numExpanded = 0;
 
 private:
-  /// Rows by their group; rows of no group come last.
+  /// Rows by their group; rows of no group come last, in place or not.
   struct Order {
-    Value order, inverse, sizes, isInside;
+    Value order, inverse, sizes, isInside; // No order where rows are in it.
+    Value first; // Where they are, the first row of the groups, unless it is that of all.
     llvm::DenseMap<Value, Value> sorted; // By value in the old order.
   };
 
@@ -46,7 +51,9 @@ private:
   void expand(Operation *op);
   Value dense(Operation *op, Value groups, int64_t count);
   Value sorted(Operation *op, Order &order, int64_t count);
-  Order makeOrder(Value groups, int64_t count);
+  Order makeOrder(Value groups, int64_t count, std::optional<int64_t> ordered);
+  Value sum(Value value);
+  Value turned(Value rows, Value first);
   Value sortedRows(Value rows, Order &order);
   bool followsFromSorted(Value rows, const Order &order, unsigned depth = 0);
   Value rowsAt(Value rows, Value indices);
@@ -134,24 +141,11 @@ Value Expander::isOf(Value groups, int64_t count, int64_t dim) {
   return compare(hlo::ComparisonDirection::EQ, spread(groups, shape, {1 - dim}), iota(type, dim));
 }
 
-Expander::Order Expander::makeOrder(Value groups, int64_t count) {
-  Order order;
-  RankedTensorType type = typeOf(groups);
-  auto i32 = type.clone(builder.getI32Type());
-  order.isInside = make("stablehlo.and",
-                        {compare(hlo::ComparisonDirection::GE, groups, splat(0, type)),
-                         compare(hlo::ComparisonDirection::LT, groups, splat(count, type))},
-                        type.clone(builder.getI1Type()));
-  Value keys = select(order.isInside, groups, splat(count, type));
-  if (keys.getType() != i32)
-    keys = make("stablehlo.convert", keys, i32);
-  order.order = sort({keys, iota(i32, 0)})[1];
-  order.inverse = sort({order.order, iota(i32, 0)})[1];
-  Value each = isOf(groups, count, 1);
-  Value ones = make("stablehlo.convert", each, typeOf(each).clone(builder.getI32Type()));
+/// Of int32, over the first dimension.
+Value Expander::sum(Value value) {
   auto scalar = RankedTensorType::get({}, builder.getI32Type());
-  OperationState state(*loc, "stablehlo.reduce", {ones, splat(0, scalar)},
-                       RankedTensorType::get({count}, builder.getI32Type()));
+  OperationState state(*loc, "stablehlo.reduce", {value, splat(0, scalar)},
+                       typeOf(value).clone(shapeOf(value).drop_front()));
   state.addAttribute("dimensions", builder.getDenseI64ArrayAttr({0}));
   Block *body = new Block();
   state.addRegion()->push_back(body);
@@ -159,12 +153,51 @@ Expander::Order Expander::makeOrder(Value groups, int64_t count) {
   {
     OpBuilder::InsertionGuard guard(builder);
     builder.setInsertionPointToEnd(body);
-    Value sum = make("stablehlo.add", body->getArguments(), scalar);
+    Value both = make("stablehlo.add", body->getArguments(), scalar);
     OperationState end(*loc, "stablehlo.return");
-    end.addOperands(sum);
+    end.addOperands(both);
     builder.create(end);
   }
-  order.sizes = builder.create(state)->getResult(0);
+  return builder.create(state)->getResult(0);
+}
+
+/// Rows from number `first` on, and then those before it.
+Value Expander::turned(Value rows, Value first) {
+  RankedTensorType type = typeOf(rows);
+  SmallVector<int64_t> twice(type.getShape());
+  twice[0] *= 2;
+  Value both = make("stablehlo.concatenate", {rows, rows}, type.clone(twice),
+                    builder.getNamedAttr("dimension", builder.getI64IntegerAttr(0)));
+  SmallVector<Value> operands{both, first};
+  for (int64_t dim = 1; dim < type.getRank(); ++dim)
+    operands.push_back(splat(0, typeOf(first)));
+  return make("stablehlo.dynamic_slice", operands, type,
+              builder.getNamedAttr("slice_sizes", builder.getDenseI64ArrayAttr(type.getShape())));
+}
+
+/// With `ordered` groups in all, rows are in order: those of groups that others have come before
+/// or behind.
+Expander::Order Expander::makeOrder(Value groups, int64_t count, std::optional<int64_t> ordered) {
+  Order order;
+  RankedTensorType type = typeOf(groups);
+  auto i32 = type.clone(builder.getI32Type());
+  order.isInside = make("stablehlo.and",
+                        {compare(hlo::ComparisonDirection::GE, groups, splat(0, type)),
+                         compare(hlo::ComparisonDirection::LT, groups, splat(count, type))},
+                        type.clone(builder.getI1Type()));
+  auto number = [&](Value truth) {
+    return make("stablehlo.convert", truth, typeOf(truth).clone(builder.getI32Type()));
+  };
+  if (ordered && *ordered != count) {
+    order.first = sum(number(compare(hlo::ComparisonDirection::LT, groups, splat(0, type))));
+  } else if (!ordered) {
+    Value keys = select(order.isInside, groups, splat(count, type));
+    if (keys.getType() != i32)
+      keys = make("stablehlo.convert", keys, i32);
+    order.order = sort({keys, iota(i32, 0)})[1];
+    order.inverse = sort({order.order, iota(i32, 0)})[1];
+  }
+  order.sizes = sum(number(isOf(groups, count, 1)));
   return order;
 }
 
@@ -204,7 +237,9 @@ Value Expander::sortedRows(Value rows, Order &order) {
   if (Value known = order.sorted.lookup(rows))
     return known;
   if (!followsFromSorted(rows, order))
-    return order.sorted[rows] = rowsAt(rows, order.order);
+    return order.sorted[rows] = order.order   ? rowsAt(rows, order.order)
+                                : order.first ? turned(rows, order.first)
+                                              : rows;
   Operation *op = rows.getDefiningOp();
   SmallVector<Value> operands;
   for (Value operand : op->getOperands())
@@ -233,7 +268,14 @@ Value Expander::sorted(Operation *op, Order &order, int64_t count) {
   // Kernels leave rows behind the last group as they are.
   Value isInside = spread(sortedRows(order.isInside, order), shapeOf(result), {0});
   result = select(isInside, result, splat(0, typeOf(result)));
-  Value rows = rowsAt(result, order.inverse);
+  Value rows = result;
+  if (order.order) {
+    rows = rowsAt(result, order.inverse);
+  } else if (order.first) {
+    RankedTensorType type = typeOf(order.first);
+    Value all = splat(shapeOf(result)[0], type);
+    rows = turned(result, make("stablehlo.subtract", {all, order.first}, type));
+  }
   order.sorted[rows] = result;
   return rows;
 }
@@ -267,12 +309,16 @@ void Expander::expand(Operation *op) {
     result = dense(op, groups, count);
   } else {
     auto [it, isNew] = orders.try_emplace({groups.getAsOpaquePointer(), count});
-    if (isNew)
-      it->second = makeOrder(groups, count);
+    if (isNew) {
+      auto ordered = op->getAttrOfType<IntegerAttr>(kOrdered);
+      it->second =
+          makeOrder(groups, count, ordered ? std::optional(ordered.getInt()) : std::nullopt);
+    }
     result = sorted(op, it->second, count);
   }
   for (NamedAttribute attribute : op->getDiscardableAttrs())
-    result.getDefiningOp()->setAttr(attribute.getName(), attribute.getValue());
+    if (attribute.getName() != kOrdered)
+      result.getDefiningOp()->setAttr(attribute.getName(), attribute.getValue());
   op->getResult(0).replaceAllUsesWith(result);
   op->erase();
   ++numExpanded;
@@ -316,7 +362,7 @@ void Expander::splitBatches(GroupedSumOp op) {
   one[0] = 1;
   for (int64_t batch = 0; batch < type.getDimSize(0); ++batch) {
     SmallVector<NamedAttribute> attributes;
-    for (StringRef name : {"precision_config", "dense"})
+    for (StringRef name : {StringRef("precision_config"), StringRef("dense"), StringRef(kOrdered)})
       if (Attribute value = op->getAttr(name))
         attributes.push_back(builder.getNamedAttr(name, value));
     Value sum =
@@ -331,7 +377,8 @@ void Expander::splitBatches(GroupedSumOp op) {
   if (wanted != type)
     result = make("stablehlo.reshape", result, wanted);
   for (NamedAttribute attribute : op->getDiscardableAttrs())
-    result.getDefiningOp()->setAttr(attribute.getName(), attribute.getValue());
+    if (attribute.getName() != kOrdered)
+      result.getDefiningOp()->setAttr(attribute.getName(), attribute.getValue());
   op.getResult().replaceAllUsesWith(result);
   op.erase();
 }

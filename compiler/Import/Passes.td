@@ -287,8 +287,9 @@ def AlpaUndoSorts : Pass<"alpa-undo-sorts", "mlir::ModuleOp"> {
     that there can be (`bincount`, sums of `one_hot`), for which the keys must be bounded
     (`top_k`, `argmax`, a clamp). A sort of which a product remains stays as it is.
 
-    A remaining `chlo.ragged_dot` with `alpa.dense`, of a platform that has none, becomes
-    a product of groups too, with each row's group counted from the sizes.
+    A remaining `chlo.ragged_dot` of rows becomes a product of groups too, with each row's group
+    counted from the sizes; `ordered` says that rows are in their order. With `alpa.dense` it is of
+    a platform that has none.
 
     Before:
     ```mlir

@@ -1594,9 +1594,9 @@ void SortUndoer::apply() {
 // Products that stay sorted
 //===----------------------------------------------------------------------===//
 
-/// For a platform without `chlo.ragged_dot`, and for batches of them, which not all backends
-/// have: the group of each row, from the sizes. Row i is
-/// behind the end of as many groups as there are before its own.
+/// The group of each row, from the sizes, so that groups can be split, and for platforms without
+/// `chlo.ragged_dot` or without batches of it. Row i is behind the end of as many groups as there
+/// are before its own.
 static void writeGroups(chlo::RaggedDotOp op) {
   std::optional<RowProduct> product = RowProduct::read(op);
   if (!product) {
@@ -1605,9 +1605,14 @@ static void writeGroups(chlo::RaggedDotOp op) {
   }
   OpBuilder builder(op);
   Location loc = op->getLoc();
+  auto dim = static_cast<int64_t>(product->batches);
+  int64_t groups = shapeOf(op.getGroupSizes())[dim], rows = shapeOf(op.getLhs())[dim];
+  bool isOrdered = product->isSum || dim == 0; // Rows of batches are joined otherwise.
   auto make = [&](StringRef name, ValueRange operands, Type type,
                   ArrayRef<NamedAttribute> attributes = {}) {
     OperationState state(loc, name, operands, type, attributes);
+    if (name == product->name() && isOrdered) // Read by alpa-expand-grouped-dots.
+      state.addAttribute("ordered", builder.getI64IntegerAttr(groups));
     for (StringRef own : {StringRef(attr::phase), StringRef(attr::eqn)})
       if (Attribute value = op->getAttr(own))
         state.addAttribute(own, value);
@@ -1655,8 +1660,6 @@ static void writeGroups(chlo::RaggedDotOp op) {
                                      hlo::ComparisonDirectionAttr::get(
                                          op.getContext(), hlo::ComparisonDirection::GE)));
   };
-  auto dim = static_cast<int64_t>(product->batches);
-  int64_t groups = shapeOf(op.getGroupSizes())[dim], rows = shapeOf(op.getLhs())[dim];
   auto ofBatches = [&](ArrayRef<int64_t> inner) {
     SmallVector<int64_t> shape(shapeOf(op.getLhs()).take_front(dim));
     llvm::append_range(shape, inner);
@@ -1690,11 +1693,7 @@ public:
       numProducts += undoer.numProducts;
     }
     SmallVector<chlo::RaggedDotOp> left;
-    getOperation().walk([&](chlo::RaggedDotOp op) {
-      if (op->hasAttr(kDense) ||
-          !op.getRaggedDotDimensionNumbers().getLhsBatchingDimensions().empty())
-        left.push_back(op);
-    });
+    getOperation().walk([&](chlo::RaggedDotOp op) { left.push_back(op); });
     for (chlo::RaggedDotOp op : left)
       writeGroups(op);
   }

@@ -45,3 +45,30 @@ func.func @batches(%x: tensor<2x1x8x6xf32>, %y: tensor<2x1x8x4xf32>, %g: tensor<
   %s = alpa.grouped_sum %x, %y of %g {dense} : (tensor<2x1x8x6xf32>, tensor<2x1x8x4xf32>, tensor<2x1x8xi32>) -> tensor<2x1x3x6x4xf32>
   return %s : tensor<2x1x3x6x4xf32>
 }
+
+// Rows in the order of six groups, of which this device has three: its rows are turned to the
+// front, and back.
+// CHECK-LABEL: func.func @ordered
+// CHECK-SAME:  (%[[X:.*]]: tensor<8x6xf32>, %[[W:.*]]: tensor<3x6x6xf32>, %{{.*}}: tensor<8xi32>)
+// CHECK-NOT:   stablehlo.sort
+// CHECK:       %[[TWICE:.*]] = stablehlo.concatenate %[[X]], %[[X]], dim = 0
+// CHECK:       %[[TURNED:.*]] = stablehlo.dynamic_slice %[[TWICE]], %[[FIRST:.*]], %{{.*}}, sizes = [8, 6]
+// CHECK:       %[[H:.*]] = "chlo.ragged_dot"(%[[TURNED]], %[[W]],
+// CHECK:       %[[KNOWN:.*]] = stablehlo.select %{{.*}}, %[[H]],
+// CHECK:       %[[BACK:.*]] = stablehlo.subtract %{{.*}}, %[[FIRST]]
+// CHECK:       %[[BOTH:.*]] = stablehlo.concatenate %[[KNOWN]], %[[KNOWN]], dim = 0
+// CHECK:       stablehlo.dynamic_slice %[[BOTH]], %[[BACK]],
+func.func @ordered(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %g: tensor<8xi32>) -> tensor<8x6xf32> {
+  %h = alpa.grouped_dot %x, %w of %g {contracting = 1 : i64, ordered = 6 : i64} : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<8xi32>) -> tensor<8x6xf32>
+  return %h : tensor<8x6xf32>
+}
+
+// All groups: rows stay where they are.
+// CHECK-LABEL: func.func @ordered_in_all
+// CHECK-NOT:   stablehlo.dynamic_slice
+// CHECK-NOT:   stablehlo.sort
+// CHECK:       "chlo.ragged_dot"(%arg0,
+func.func @ordered_in_all(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %g: tensor<8xi32>) -> tensor<8x6xf32> {
+  %h = alpa.grouped_dot %x, %w of %g {contracting = 1 : i64, ordered = 3 : i64} : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<8xi32>) -> tensor<8x6xf32>
+  return %h : tensor<8x6xf32>
+}

@@ -51,11 +51,11 @@ func.func @there_and_back(%x: tensor<4x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor
 // -----
 
 // Sorts are kept of which a product stays in order: its sizes are not known to count the keys,
-// keys may be any numbers, or its rows go on in the sort's order.
+// keys may be any numbers, or its rows go on in the sort's order. The group of a row follows from
+// the sizes then.
 // CHECK-LABEL: func.func @other_sizes
 // CHECK:       stablehlo.sort
-// CHECK:       chlo.ragged_dot
-// CHECK-NOT:   alpa.grouped
+// CHECK:       alpa.grouped_dot {{.*}}ordered = 3
 func.func @other_sizes(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor<8x3xf32>, %sizes: tensor<3xi32>) -> tensor<6xf32> {
   %values, %chosen = chlo.top_k(%p, k = 1) : tensor<8x3xf32> -> (tensor<8x1xf32>, tensor<8x1xi32>)
   %key = stablehlo.reshape %chosen : (tensor<8x1xi32>) -> tensor<8xi32>
@@ -77,8 +77,7 @@ func.func @other_sizes(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor<8x
 
 // CHECK-LABEL: func.func @any_keys
 // CHECK:       stablehlo.sort
-// CHECK:       chlo.ragged_dot
-// CHECK-NOT:   alpa.grouped
+// CHECK:       alpa.grouped_dot {{.*}}ordered = 3
 //
 // With keys that are clamped, the sum over rows needs no order.
 // CHECK-LABEL: func.func @bounded_keys
@@ -208,8 +207,7 @@ func.func @clipped_keys(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %given: tens
 
 // CHECK-LABEL: func.func @goes_on_sorted
 // CHECK:       stablehlo.sort
-// CHECK:       chlo.ragged_dot
-// CHECK-NOT:   alpa.grouped
+// CHECK:       alpa.grouped_dot {{.*}}ordered = 3
 func.func @goes_on_sorted(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor<8x3xf32>) -> tensor<8x6xf32> {
   %values, %chosen = chlo.top_k(%p, k = 1) : tensor<8x3xf32> -> (tensor<8x1xf32>, tensor<8x1xi32>)
   %key = stablehlo.reshape %chosen : (tensor<8x1xi32>) -> tensor<8xi32>
@@ -239,7 +237,7 @@ func.func @goes_on_sorted(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor
 // CHECK:       %[[IS_BEHIND:.*]] = stablehlo.compare GE, %{{.*}} -> tensor<8x3xi1>
 // CHECK:       %[[ONES:.*]] = stablehlo.convert %[[IS_BEHIND]]
 // CHECK:       %[[GROUPS:.*]] = stablehlo.reduce(%[[ONES]] init: %{{.*}}) applies stablehlo.add across dimensions = [1]
-// CHECK:       alpa.grouped_dot %[[X]], %[[W]] of %[[GROUPS]] {contracting = 1 : i64, dense}
+// CHECK:       alpa.grouped_dot %[[X]], %[[W]] of %[[GROUPS]] {contracting = 1 : i64, dense, ordered = 3 : i64}
 func.func @without_the_op(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %sizes: tensor<3xi32>) -> tensor<8x6xf32> {
   %h = "chlo.ragged_dot"(%x, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> {alpa.dense} : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
   return %h : tensor<8x6xf32>

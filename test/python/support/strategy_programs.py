@@ -138,7 +138,11 @@ def decompose_ragged_dots(text: str) -> str:
         r'"chlo\.ragged_dot"\((?P<args>[^)]*)\) <\{.*?ragged_dot<(?P<numbers>[^>]*)>.*?\}> : '
         r"(?P<types>\([^)]*\)) -> "
     )
-    return re.sub(pattern, replace, text) + "\n" + "\n".join(functions)
+    made = re.sub(pattern, replace, text)
+    added = "\n".join(functions)
+    if not made.startswith("module"):
+        return f"{made}\n{added}"
+    return f"{made.rstrip().removesuffix('}')}{added}\n}}\n"
 
 
 def execute(
