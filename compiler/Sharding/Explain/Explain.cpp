@@ -178,6 +178,8 @@ public:
 
 private:
   void addOps();
+  /// Whether any choice of the op's decision has devices share it.
+  bool maySplit(const OpPart &part, const RuleProjection &projection);
   /// What the mesh's axes split, if the op multiplies activations by weights.
   void addAxes(const OpInfo &info, const Strategy &strategy, int64_t picoseconds);
   /// What they split of weights and moments.
@@ -257,6 +259,7 @@ void Explainer::addOps() {
   for (int64_t size : builder.getMeshShape())
     numDevices *= size;
   bool isSeveral = numDevices > 1;
+  int64_t launchPicoseconds = toPicoseconds(model.getMesh().device.launchSeconds);
   for (const OpPart &part : builder.getParts()) {
     const OpInfo &info = builder.getOps()[part.op];
     RuleProjection projection(info.rule, builder.getMeshShape());
@@ -301,6 +304,12 @@ void Explainer::addOps() {
     row.decision = part.node;
     int64_t shares = projection.numShares(strategy.axes);
     row.isWhole = isSeveral && shares == 1;
+    if (row.isWhole) {
+      int64_t least = std::min(row.computePicoseconds, row.kernels * launchPicoseconds);
+      row.wholePicoseconds =
+          row.computePicoseconds - std::max(least, row.computePicoseconds / numDevices);
+      row.maySplit = maySplit(part, projection);
+    }
     if (info.rule.heavy && shares < numDevices) {
       row.parts = shares;
       explanation.repeatedPicoseconds +=
@@ -319,6 +328,19 @@ void Explainer::addOps() {
     rowOf[info.op] = explanation.ops.size();
     explanation.ops.push_back(std::move(row));
   }
+}
+
+bool Explainer::maySplit(const OpPart &part, const RuleProjection &projection) {
+  if (part.node < 0)
+    return false;
+  llvm::SmallVector<unsigned> plan(choices);
+  for (auto [choice, cost] : llvm::enumerate(problem.nodes[part.node].costs)) {
+    plan[part.node] = static_cast<unsigned>(choice);
+    if (cost < solver::kForbiddenCost &&
+        projection.numShares(builder.strategyOf(part, projection, plan).axes) > 1)
+      return true;
+  }
+  return false;
 }
 
 void Explainer::addAxes(const OpInfo &info, const Strategy &strategy, int64_t picoseconds) {
@@ -767,8 +789,12 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
         named("communication_seconds", seconds(row.communicationPicoseconds)),
         named("memory_traffic_bytes", builder.getF64FloatAttr(row.trafficBytes)),
         named("kernels", number(row.kernels))};
-    if (row.isWhole)
+    if (row.isWhole) {
       fields.push_back(named("whole", builder.getBoolAttr(true)));
+      fields.push_back(named("whole_seconds", seconds(row.wholePicoseconds)));
+      if (row.maySplit)
+        fields.push_back(named("may_split", builder.getBoolAttr(true)));
+    }
     if (row.parts)
       fields.push_back(named("parts", number(row.parts)));
     if (!row.line.empty())

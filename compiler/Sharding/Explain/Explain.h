@@ -24,6 +24,8 @@ struct ExplainedOp {
   int64_t kernels = 0;                  // Launched in a step.
   int decision = -1;                    // That it follows, if any.
   bool isWhole = false;                 // Computed by every device of several.
+  int64_t wholePicoseconds = 0;         // Of its computation, what sharing it would save.
+  bool maySplit = false;                // Another choice of the decision has devices share it.
   /// Of a product: in how many parts devices share it, if fewer than there are devices.
   int64_t parts = 0;
   std::string line;         // "model.py:12", if known.

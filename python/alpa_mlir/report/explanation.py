@@ -147,23 +147,39 @@ _NEGLIGIBLE = 1e-3  # Of a stage's seconds.
 
 
 def _whole_lines(rows: list[Row], stage_seconds: float) -> list[str]:
-    """Ops that every device of a mesh computes, all of them, by line of the program; of the
-    cheapest, which together are negligible, only their sum. Calls are all named."""
+    """Ops that every device of a mesh computes, all of them: those that no choice splits, and
+    those that are cheapest so."""
+    whole = [row for row in rows if row.get("whole") and row["compute_seconds"] > 0]
+    stuck = [row for row in whole if not row.get("may_split")]
+    cheapest = [row for row in whole if row.get("may_split")]
+    lines: list[str] = []
+    for title, some in (
+        ("ops that every device runs whole, since no choice splits them", stuck),
+        ("ops that every device runs whole, since moves for a split would cost more", cheapest),
+    ):
+        if some:
+            lost = sum(map(_whole_seconds, some))
+            lines.append(f"{title}, {len(some)}: {_time(lost)} more than if devices shared them")
+            lines += _whole_places(some, stage_seconds)
+    return lines
+
+
+def _whole_seconds(row: Row) -> float:
+    """What devices would save by sharing the op; plans of before had all that it takes."""
+    return row.get("whole_seconds", row["compute_seconds"])
+
+
+def _whole_places(rows: list[Row], stage_seconds: float) -> list[str]:
+    """By line of the program; of the cheapest, which together are negligible, only their sum.
+    Calls are all named."""
     places: dict[tuple[str, str, str], list[float]] = {}
     splittable: set[str] = set()  # Targets that a rule may split.
     for row in rows:
-        if row.get("whole") and row["compute_seconds"] > 0:
-            place = (row["op"], row.get("target", ""), row.get("line", ""))
-            places.setdefault(place, []).append(row["compute_seconds"])
-            if row.get("may_have_rule"):
-                splittable.add(row["target"])
-    if not places:
-        return []
-    total = sum(map(sum, places.values()))
-    lines = [
-        f"ops that every device runs whole, {sum(map(len, places.values()))}: "
-        f"{_time(total)} of computation"
-    ]
+        place = (row["op"], row.get("target", ""), row.get("line", ""))
+        places.setdefault(place, []).append(_whole_seconds(row))
+        if row.get("may_have_rule"):
+            splittable.add(row["target"])
+    lines: list[str] = []
     calls: set[str] = set()
     small: list[float] = []
     left = _NEGLIGIBLE * stage_seconds

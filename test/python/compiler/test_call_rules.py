@@ -172,7 +172,7 @@ def test_what_runs_whole_is_named(with_rule):
     text, rows = explained()
     assert len(rows) == 2
     assert all(row["whole"] and row["compute_seconds"] > 0 for row in rows)
-    _, listed = text.split("ops that every device runs whole, ")
+    _, listed = text.split("ops that every device runs whole, since no choice splits them")
     place = rf"stablehlo.custom_call @{FACTORIZATION} at test_call_rules.py:\d+, 2 times\n"
     assert re.search(place + rf".*alpa_mlir.sharding_rule\('{FACTORIZATION}', '.. -> ..'", listed)
     with_rule("b m n -> b m n, b", need_replication=("m", "n"), cost=1e9)
@@ -201,6 +201,38 @@ def test_small_ops_that_run_whole_are_counted():
     lines = listed.splitlines()
     assert re.search(r"\d+ ops, together less than 0.1 % of the stage's seconds", lines[1])
     assert "stablehlo" not in lines[1]
+
+
+def test_what_is_cheapest_whole_is_told_from_what_no_choice_splits():
+    """Bias and scale are small, and what a launch takes, a part takes as well."""
+
+    def step(state, batch):
+        def loss(state):
+            ranks = jnp.argsort(jnp.sum(batch, 1)).astype(jnp.float32)
+            return jnp.mean(jnp.tanh(batch @ state["w"] + state["bias"]) ** 2 * ranks[:, None])
+
+        grads = jax.grad(loss)(state)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, state, grads)
+
+    def shape(*sizes):
+        return jax.ShapeDtypeStruct(sizes, jnp.float32)
+
+    state = {"w": shape(4096, 4096), "bias": shape(4096)}
+    method = ShardParallel(num_micro_batches=1)
+    parallel = alpa_mlir.parallelize(step, cluster="dgx-h100", method=method, cache=False)
+    plan = parallel.plan(state, shape(2**16, 4096)).plan
+    rows = [row for row in plan.explanation(0)["ops"] if row.get("whole")]
+    assert all(0 <= row["whole_seconds"] <= row["compute_seconds"] for row in rows)
+    (sort,) = [row for row in rows if row["op"] == "stablehlo.sort"]
+    assert not sort.get("may_split")
+    update = [row for row in rows if row["op"] == "stablehlo.subtract"]
+    assert update
+    assert all(row["may_split"] for row in update)
+    text = alpa_mlir.explain(plan)
+    _, stuck, cheapest = text.split("ops that every device runs whole, ")
+    assert "no choice splits them" in stuck.splitlines()[0]
+    assert "moves for a split would cost more" in cheapest.splitlines()[0]
+    assert "stablehlo.subtract" not in stuck
 
 
 def test_no_rule_is_asked_for_where_none_may_be():
