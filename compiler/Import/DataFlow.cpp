@@ -2,8 +2,10 @@
 
 #include "compiler/Import/DataFlow.h"
 
+#include "compiler/Analysis/PartSizes.h"
 #include "compiler/Analysis/ShardingRule.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/Transforms/RegionUtils.h"
@@ -186,4 +188,87 @@ void BatchAnalysis::visit(Operation *op) {
     if (from.getDimSize(dim) == 1)
       if (std::optional<unsigned> place = findSingleSample(from, dim, to))
         dims[op->getResult(0)].set(*place);
+}
+
+bool importer::countsInBits(int64_t rows, unsigned bits) {
+  return bits >= 64 || rows <= int64_t(1) << (bits - 1);
+}
+
+/// What a loop begins with of a value that it hands on as it is; null for others.
+static Value carriedAsItIs(Value value) {
+  auto argument = dyn_cast<BlockArgument>(value);
+  auto loop = argument ? dyn_cast<stablehlo::WhileOp>(argument.getOwner()->getParentOp())
+                       : stablehlo::WhileOp();
+  unsigned number = argument ? argument.getArgNumber() : 0;
+  if (!loop)
+    return Value();
+  Block &body = loop.getBody().front();
+  return body.getTerminator()->getOperand(number) == body.getArgument(number)
+             ? loop->getOperand(number)
+             : Value();
+}
+
+std::optional<int64_t> importer::rowDimension(Value value) {
+  while (Value first = carriedAsItIs(value))
+    value = first;
+  Operation *op = value.getDefiningOp();
+  auto type = dyn_cast<RankedTensorType>(value.getType());
+  auto integer = type ? dyn_cast<IntegerType>(type.getElementType()) : IntegerType();
+  if (!op || !integer)
+    return std::nullopt;
+  auto counted = [&](std::optional<int64_t> dim) {
+    return dim && countsInBits(type.getDimSize(*dim), integer.getWidth()) ? dim : std::nullopt;
+  };
+  auto sizesOf = [](Value of) { return cast<RankedTensorType>(of.getType()).getShape(); };
+  if (auto iota = dyn_cast<stablehlo::IotaOp>(op))
+    return counted(iota.getIotaDimension());
+  if (auto known = dyn_cast<stablehlo::ConstantOp>(op)) { // NumPy's arange.
+    auto dense = dyn_cast<DenseIntElementsAttr>(known.getValue());
+    std::optional<int64_t> found;
+    for (auto [dim, size] : llvm::enumerate(type.getShape()))
+      if (size > 1)
+        found = found ? -1 : int64_t(dim);
+    if (!dense || !found || *found < 0)
+      return std::nullopt;
+    int64_t next = 0;
+    bool counts = llvm::all_of(dense.getValues<APInt>(),
+                               [&](const APInt &number) { return number == uint64_t(next++); });
+    return counts ? counted(found) : std::nullopt;
+  }
+  if (isa<stablehlo::ConvertOp>(op))
+    return counted(rowDimension(op->getOperand(0)));
+  if (auto broadcast = dyn_cast<stablehlo::BroadcastInDimOp>(op)) {
+    std::optional<int64_t> dim = rowDimension(op->getOperand(0));
+    if (!dim)
+      return std::nullopt;
+    int64_t target = broadcast.getBroadcastDimensions()[*dim];
+    return sizesOf(op->getOperand(0))[*dim] == type.getDimSize(target) ? std::optional(target)
+                                                                       : std::nullopt;
+  }
+  if (isa<stablehlo::ReshapeOp>(op)) {
+    std::optional<int64_t> dim = rowDimension(op->getOperand(0));
+    if (!dim)
+      return std::nullopt;
+    ArrayRef<int64_t> from = sizesOf(op->getOperand(0));
+    int64_t before = 1;
+    for (int64_t size : from.take_front(*dim))
+      before *= size;
+    for (auto [place, size] : llvm::enumerate(type.getShape())) {
+      if (before == 1 && size == from[*dim])
+        return place;
+      if (size > 1 && before % size != 0)
+        return std::nullopt;
+      before /= std::max<int64_t>(size, 1);
+    }
+    return std::nullopt;
+  }
+  if (isa<stablehlo::SelectOp>(op)) { // Negative indices count from the end; there are none.
+    auto compare = op->getOperand(0).getDefiningOp<stablehlo::CompareOp>();
+    std::optional<int64_t> dim = rowDimension(op->getOperand(2));
+    if (dim && compare && compare.getComparisonDirection() == stablehlo::ComparisonDirection::LT &&
+        rowDimension(compare->getOperand(0)) == dim &&
+        analysis::isSplatOf(compare->getOperand(1), 0))
+      return dim;
+  }
+  return std::nullopt;
 }

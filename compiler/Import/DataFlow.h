@@ -8,6 +8,8 @@
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/SmallBitVector.h"
 
+#include <optional>
+
 namespace alpa::importer {
 
 /// Every value from outside that the op reads, once each: its operands and what
@@ -23,6 +25,11 @@ llvm::SmallVector<mlir::Operation *> getUsers(mlir::Value value);
 bool isConstantLike(mlir::Operation *op);
 /// The same, or a broadcast of any single element.
 bool isSplatLike(mlir::Operation *op);
+
+/// Whether integers of so many bits, signed ones too, number so many rows.
+bool countsInBits(int64_t rows, unsigned bits);
+/// The dimension along which every element is its own number, if the value is such.
+std::optional<int64_t> rowDimension(mlir::Value value);
 
 /// Gives each group of readers that agree on `attributes` its own copy of the
 /// ops of @main that `which` selects; a copy takes these attributes over. What

@@ -571,6 +571,134 @@ static unsigned foldTransposedDots(func::FuncOp main) {
 }
 
 //===----------------------------------------------------------------------===//
+// Indices that number rows
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// What a gather and a scatter have in common.
+struct IndexRoles {
+  SmallVector<int64_t> dropped, operandBatch, indexBatch, map;
+  int64_t vectorDim = 0;
+};
+
+} // namespace
+
+/// Makes batching dimensions of the columns of indices that number the rows of a dimension, as
+/// in x[arange(n)[:, None], k]. Returns the other columns, or nothing where there is none such.
+static SmallVector<Value> takeRowColumns(Value operand, Value indices, IndexRoles &roles) {
+  unsigned bits = cast<RankedTensorType>(indices.getType()).getElementTypeBitWidth();
+  if (auto convert = indices.getDefiningOp<stablehlo::ConvertOp>())
+    indices = convert.getOperand();
+  auto joined = indices.getDefiningOp<stablehlo::ConcatenateOp>();
+  if (!joined || int64_t(joined.getDimension()) != roles.vectorDim)
+    return {};
+  SmallVector<Value> others;
+  SmallVector<int64_t> map;
+  SmallVector<std::pair<int64_t, int64_t>> batching;
+  for (auto [dim, rows] : llvm::zip_equal(roles.operandBatch, roles.indexBatch))
+    batching.emplace_back(dim, rows);
+  int64_t at = 0;
+  for (Value column : joined->getOperands()) {
+    auto columnType = cast<RankedTensorType>(column.getType());
+    int64_t width = columnType.getDimSize(roles.vectorDim), dim = roles.map[at];
+    std::optional<int64_t> rows = width == 1 ? rowDimension(column) : std::nullopt;
+    if (rows && countsInBits(columnType.getDimSize(*rows), bits) && *rows != roles.vectorDim &&
+        llvm::is_contained(roles.dropped, dim) &&
+        columnType.getDimSize(*rows) == cast<RankedTensorType>(operand.getType()).getDimSize(dim) &&
+        llvm::none_of(batching, [&](auto pair) { return pair.second == *rows; })) {
+      batching.emplace_back(dim, *rows);
+      llvm::erase(roles.dropped, dim);
+    } else {
+      others.push_back(column);
+      map.append(roles.map.begin() + at, roles.map.begin() + at + width);
+    }
+    at += width;
+  }
+  if (others.empty() || others.size() == joined->getNumOperands())
+    return {};
+  llvm::sort(batching);
+  roles.operandBatch.clear();
+  roles.indexBatch.clear();
+  for (auto [dim, rows] : batching) {
+    roles.operandBatch.push_back(dim);
+    roles.indexBatch.push_back(rows);
+  }
+  roles.map = map;
+  return others;
+}
+
+/// Says of a gather or a scatter in which each row names itself that rows are apart, so that it
+/// can be split along them: x[arange(n)[:, None], k] is a batch of x[k].
+static bool batchRows(Operation *op) {
+  auto gather = dyn_cast<stablehlo::GatherOp>(op);
+  auto scatter = dyn_cast<stablehlo::ScatterOp>(op);
+  if (!gather && !scatter)
+    return false;
+  IndexRoles roles;
+  auto read = [&](ArrayRef<int64_t> dropped, ArrayRef<int64_t> operandBatch,
+                  ArrayRef<int64_t> indexBatch, ArrayRef<int64_t> map, int64_t vectorDim) {
+    llvm::append_range(roles.dropped, dropped);
+    llvm::append_range(roles.operandBatch, operandBatch);
+    llvm::append_range(roles.indexBatch, indexBatch);
+    llvm::append_range(roles.map, map);
+    roles.vectorDim = vectorDim;
+  };
+  unsigned place = gather ? 1 : scatter.getInputs().size();
+  if (gather) {
+    auto numbers = gather.getDimensionNumbers();
+    read(numbers.getCollapsedSliceDims(), numbers.getOperandBatchingDims(),
+         numbers.getStartIndicesBatchingDims(), numbers.getStartIndexMap(),
+         numbers.getIndexVectorDim());
+    if (llvm::any_of(roles.dropped, [&](int64_t dim) { return gather.getSliceSizes()[dim] != 1; }))
+      return false;
+  } else {
+    auto numbers = scatter.getScatterDimensionNumbers();
+    read(numbers.getInsertedWindowDims(), numbers.getInputBatchingDims(),
+         numbers.getScatterIndicesBatchingDims(), numbers.getScatterDimsToOperandDims(),
+         numbers.getIndexVectorDim());
+  }
+  Value indices = op->getOperand(place);
+  SmallVector<Value> columns = takeRowColumns(op->getOperand(0), indices, roles);
+  if (columns.empty())
+    return false;
+  PlainOps ops(op);
+  auto element = cast<RankedTensorType>(indices.getType()).getElementType();
+  for (Value &column : columns)
+    column = ops.convert(column, element);
+  SmallVector<int64_t> shape(cast<RankedTensorType>(indices.getType()).getShape());
+  shape[roles.vectorDim] = static_cast<int64_t>(roles.map.size());
+  Value left = columns[0];
+  if (columns.size() > 1)
+    left = ops.make(
+        "stablehlo.concatenate", columns, RankedTensorType::get(shape, element),
+        ops.builder.getNamedAttr("dimension", ops.builder.getI64IntegerAttr(roles.vectorDim)));
+  op->setOperand(place, left);
+  // They may have been sorted by what is no column any more.
+  if (gather) {
+    auto numbers = gather.getDimensionNumbers();
+    gather.setDimensionNumbersAttr(stablehlo::GatherDimensionNumbersAttr::get(
+        op->getContext(), numbers.getOffsetDims(), roles.dropped, roles.operandBatch,
+        roles.indexBatch, roles.map, roles.vectorDim));
+    gather.setIndicesAreSorted(false);
+  } else {
+    auto numbers = scatter.getScatterDimensionNumbers();
+    scatter.setScatterDimensionNumbersAttr(stablehlo::ScatterDimensionNumbersAttr::get(
+        op->getContext(), numbers.getUpdateWindowDims(), roles.dropped, roles.operandBatch,
+        roles.indexBatch, roles.map, roles.vectorDim));
+    scatter.setIndicesAreSorted(false);
+  }
+  return true;
+}
+
+/// Returns how many gathers and scatters have rows that are apart now.
+static unsigned batchAllRows(func::FuncOp main) {
+  unsigned number = 0;
+  main.walk([&](Operation *op) { number += batchRows(op); });
+  return number;
+}
+
+//===----------------------------------------------------------------------===//
 // Scatters of one element
 //===----------------------------------------------------------------------===//
 
@@ -985,6 +1113,7 @@ public:
             .wasInterrupted())
       return signalPassFailure();
     foldedTransposes += foldTransposedDots(main);
+    batchedRows += batchAllRows(main);
     selects += writeScattersAsSelects(main);
 
     // Before phases are known, because folding shares constants; it merges no other ops.

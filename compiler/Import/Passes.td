@@ -30,8 +30,10 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     uses them, so that no later cut has to carry them. Equal ops are merged
     within a phase and an equation only; a value that the backward pass computes
     again (`jax.checkpoint`) stays computed again. A product that is only read
-    transposed, as JAX writes the gradient of a weight, is made in that order. A
-    scatter that adds one element to a row of zeros (the gradient of
+    transposed, as JAX writes the gradient of a weight, is made in that order. Columns
+    of the indices of a gather or a scatter that number rows
+    (`x[jnp.arange(n)[:, None], k]`) become batching dimensions, along which it can be
+    split. A scatter that adds one element to a row of zeros (the gradient of
     `jnp.take_along_axis`) becomes a select by a comparison of indices, which XLA
     fuses into what reads it.
 
@@ -80,6 +82,7 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     Statistic<"foldedTransposes", "folded transposes", "Products made in the order of their readers">,
     Statistic<"separatedKernels", "separated kernels",
               "Kernels that need a part of the rows only since what they compute of all became ops">,
+    Statistic<"batchedRows", "batched rows", "Gathers and scatters whose rows are batching dimensions now">,
     Statistic<"selects", "selects", "Scatters of one element that became comparisons of indices">,
     Statistic<"droppedPlacements", "dropped placements", "Values of the program that stay in their memory">,
     Statistic<"forwardOps", "forward ops", "Ops of the forward phase">,

@@ -217,7 +217,6 @@ private:
   Value partOfLoop(Operation *made, unsigned result, Layout layout);
   Value offset(int64_t inner, Scope &scope, DictionaryAttr attributes, Location loc);
   Value held(const Form &form, Layout wanted);
-  std::optional<int64_t> rowDimension(Value value);
 
   // Completed values.
   Value complete(Value value);
@@ -1276,65 +1275,6 @@ std::optional<Layout> BatchSplitter::reshaped(Layout layout, ArrayRef<int64_t> f
         outer / before * count * (inner / after) == size)
       return Layout::split(dim, outer / before);
     before *= size;
-  }
-  return std::nullopt;
-}
-
-/// The dimension along which every element is its own number, if the value is such.
-std::optional<int64_t> BatchSplitter::rowDimension(Value value) {
-  Operation *op = value.getDefiningOp();
-  if (!op)
-    return std::nullopt;
-  if (auto iota = dyn_cast<hlo::IotaOp>(op))
-    return iota.getIotaDimension();
-  if (auto known = dyn_cast<hlo::ConstantOp>(op)) { // NumPy's arange.
-    auto dense = dyn_cast<DenseIntElementsAttr>(known.getValue());
-    std::optional<int64_t> found;
-    for (auto [dim, size] : llvm::enumerate(typeOf(value).getShape()))
-      if (size > 1)
-        found = found ? -1 : int64_t(dim);
-    if (!dense || !found || *found < 0)
-      return std::nullopt;
-    int64_t next = 0;
-    bool counts = llvm::all_of(dense.getValues<APInt>(),
-                               [&](const APInt &number) { return number == uint64_t(next++); });
-    return counts ? found : std::nullopt;
-  }
-  if (isa<hlo::ConvertOp>(op))
-    return rowDimension(op->getOperand(0));
-  if (auto broadcast = dyn_cast<hlo::BroadcastInDimOp>(op)) {
-    std::optional<int64_t> dim = rowDimension(op->getOperand(0));
-    if (!dim)
-      return std::nullopt;
-    int64_t target = broadcast.getBroadcastDimensions()[*dim];
-    bool keeps =
-        typeOf(op->getOperand(0)).getDimSize(*dim) == typeOf(op->getResult(0)).getDimSize(target);
-    return keeps ? std::optional(target) : std::nullopt;
-  }
-  if (isa<hlo::ReshapeOp>(op)) {
-    std::optional<int64_t> dim = rowDimension(op->getOperand(0));
-    ArrayRef<int64_t> from = typeOf(op->getOperand(0)).getShape(),
-                      to = typeOf(op->getResult(0)).getShape();
-    if (!dim)
-      return std::nullopt;
-    int64_t before = 1;
-    for (int64_t size : from.take_front(*dim))
-      before *= size;
-    for (auto [place, size] : llvm::enumerate(to)) {
-      if (before == 1 && size == from[*dim])
-        return place;
-      if (size > 1 && before % size != 0)
-        return std::nullopt;
-      before /= std::max<int64_t>(size, 1);
-    }
-    return std::nullopt;
-  }
-  if (isa<hlo::SelectOp>(op)) { // Negative indices count from the end; there are none.
-    auto compare = op->getOperand(0).getDefiningOp<hlo::CompareOp>();
-    std::optional<int64_t> dim = rowDimension(op->getOperand(2));
-    if (dim && compare && compare.getComparisonDirection() == hlo::ComparisonDirection::LT &&
-        rowDimension(compare->getOperand(0)) == dim && isSplatOf(compare->getOperand(1), 0))
-      return dim;
   }
   return std::nullopt;
 }

@@ -320,3 +320,48 @@ def test_gpus_sort_on_each_device(form, method):
     for job in jobs.values():
         with mlir.make_ir_context():
             ir.Module.parse(job.text)
+
+
+def gates_by_row(layer, x):
+    """All experts for all tokens, with gates written to the places that rows name."""
+    places = (jnp.arange(x.shape[0])[:, None, None], jnp.arange(x.shape[1])[:, None])
+    top, chosen = jax.lax.top_k(x @ layer["router"], CHOSEN)
+    gates = (
+        jnp.zeros((*x.shape[:2], layer["router"].shape[-1]))
+        .at[*places, chosen]
+        .set(jax.nn.softmax(top))
+    )
+    best = gates[*places, chosen].sum(-1, keepdims=True)
+    inner = jax.nn.silu(jnp.einsum("bsd,edf->bsef", x, layer["gate"]))
+    outer = jnp.einsum("bsef,efd->bsed", inner, layer["down"])
+    return best * (x + jnp.einsum("bsed,bse->bsd", outer, gates))
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("method", ["one mesh", "collectives", "micro-batches", "two stages"])
+def test_gates_of_rows_equal_jit(scan, method):
+    step, state = step_of_layers(gates_by_row, remat=True, scan=scan), parameters()
+    if scan:
+        state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *state)
+    want = jax.jit(step)(state, batch())
+    compiled = alpa_mlir.parallelize(step, method=METHODS[method], cache=False)
+    got = compiled(state, batch())
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_gates_of_rows_are_split(scan):
+    """The rows that indices number, also from outside of a loop, are a dimension of the batch."""
+    step = step_of_layers(gates_by_row, remat=True, scan=scan)
+    state = [jax.tree.map(lambda leaf: jnp.tile(leaf, (4,) * leaf.ndim), x) for x in parameters()]
+    if scan:
+        state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *state)
+    examples = jax.tree.map(lambda leaf: jnp.tile(leaf, (4, 4, 4)), batch())
+    method = ShardParallel(num_micro_batches=1)
+    parallel = alpa_mlir.parallelize(step, cluster="dgx-h100", method=method, cache=False)
+    plan = parallel.plan(*jax.eval_shape(lambda: (state, examples))).plan
+    rows = plan.explanation(0)["ops"]
+    moved = [x for x in rows if x["op"] in ("stablehlo.gather", "stablehlo.scatter")]
+    assert moved
+    assert not any(row.get("whole") for row in moved), moved
