@@ -86,6 +86,27 @@ bool analysis::isQuantizedDot(Operation *op) {
   return lhs && rhs && !(isWide(lhs) && isWide(rhs));
 }
 
+static stablehlo::DotAlgorithmAttr algorithmOf(Operation *op) {
+  auto dot = llvm::dyn_cast<stablehlo::DotGeneralOp>(op);
+  return dot ? dot.getAlgorithmAttr() : stablehlo::DotAlgorithmAttr();
+}
+
+/// Whether XLA multiplies float32 as TF32 where a device has it: products without an algorithm,
+/// unless they ask for the highest precision.
+static bool roundsFloat32(Operation *op) {
+  if (!llvm::isa<stablehlo::DotGeneralOp, stablehlo::ConvolutionOp, chlo::RaggedDotOp, GroupedDotOp,
+                 GroupedSumOp>(op))
+    return false;
+  auto precisions = op->getAttrOfType<ArrayAttr>("precision_config");
+  return llvm::none_of(precisions ? precisions.getValue() : llvm::ArrayRef<Attribute>(),
+                       [](Attribute precision) {
+                         if (auto named = llvm::dyn_cast<stablehlo::PrecisionAttr>(precision))
+                           return named.getValue() == stablehlo::Precision::HIGHEST;
+                         auto named = llvm::dyn_cast<chlo::PrecisionAttr>(precision);
+                         return named && named.getValue() == stablehlo::Precision::HIGHEST;
+                       });
+}
+
 llvm::StringRef analysis::getComputeType(Operation *op) {
   if (BlockScaledDot::read(op)) {
     bool isOfFour = getElementTypeOrSelf(op->getOperand(0).getType()).getIntOrFloatBitWidth() == 4;
@@ -99,8 +120,14 @@ llvm::StringRef analysis::getComputeType(Operation *op) {
   if (!tensor)
     return "float32";
   Type element = tensor.getElementType();
-  if (auto complex = llvm::dyn_cast<ComplexType>(element))
-    element = complex.getElementType();
+  auto algorithm = algorithmOf(op);
+  if (algorithm)
+    element = algorithm.getLhsPrecisionType();
+  bool isComplex = llvm::isa<ComplexType>(element);
+  if (isComplex)
+    element = llvm::cast<ComplexType>(element).getElementType();
+  if (element.isTF32() || (element.isF32() && !algorithm && !isComplex && roundsFloat32(op)))
+    return isQuantized ? "float8/tf32/float32" : "tf32/float32";
   if (element.isBF16())
     return isQuantized ? "float8/bfloat16" : "bfloat16";
   if (element.isF16())
@@ -299,7 +326,9 @@ double analysis::getFlops(Operation *op) {
       for (const DimFactors &dim : rule->operands[1])
         if (dim.size() == 1 && rule->factors[dim[0]].kind == FactorKind::Window)
           flops *= static_cast<double>(rule->factors[dim[0]].size);
-    return flops;
+    // One product may be made of several, of parts of its operands.
+    auto algorithm = algorithmOf(op);
+    return algorithm ? flops * static_cast<double>(algorithm.getNumPrimitiveOperations()) : flops;
   }
   if (auto dot = llvm::dyn_cast<chlo::RaggedDotOp>(op)) {
     auto numbers = dot.getRaggedDotDimensionNumbers();

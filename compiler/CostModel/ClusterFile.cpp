@@ -214,8 +214,8 @@ private:
                      type.computeCapability)))
       return false;
     constexpr StringRef expected = "a mapping from dtype to FLOP/s that has float32";
-    constexpr StringRef dtypes[] = {"float64", "float32", "bfloat16", "float16",
-                                    "float8",  "float4",  "int8"};
+    constexpr StringRef dtypes[] = {"float64", "float32", "tf32",   "bfloat16",
+                                    "float16", "float8",  "float4", "int8"};
     const YamlValue *peak = child(value, path, "peak_flops", expected);
     path += ".peak_flops";
     if (!peak || !checkMap(*peak, path, dtypes, expected))

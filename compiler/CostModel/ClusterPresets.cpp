@@ -5,11 +5,10 @@
 // H100 Tensor Core GPU" (SXM), "NVIDIA H200 Tensor Core GPU" (SXM), "NVIDIA DGX
 // B200", "NVIDIA GB200 NVL72", "NVIDIA GB300 NVL72", "NVIDIA L40S", "AMD Instinct
 // MI300X"; those of DGX A100 and DGX H100; the instance tables of Amazon EC2 P3, P4
-// and P5. float32 is TF32 where the device has it, since that is what XLA uses for
-// dots by default. NVLink is given per direction, half of the advertised total.
-// Seconds of a step are those by which NCCL chooses (its src/graph/tuning.cc: NVLink, PCI
-// and network; NVLS), which hold for InfiniBand; EFA has round figures of the usual
-// order, and so have the V100's and the MI300X's links.
+// and P5. tf32 is what XLA multiplies float32 in by default, where the device has it. NVLink is
+// given per direction, half of the advertised total. Seconds of a step are those by which NCCL
+// chooses (its src/graph/tuning.cc: NVLink, PCI and network; NVLS), which hold for InfiniBand; EFA
+// has round figures of the usual order, and so have the V100's and the MI300X's links.
 //
 // What is reached of the peaks: the V100's is fitted to figure 8 of Alpa on one GPU
 // (docs/figure8.md), with XLA of 2022, which joined fewer kernels; in mixed precision it is
@@ -79,8 +78,8 @@ device_types:
   a100-40gb:
     memory_bytes: 40GiB
     memory_bandwidth: 1555e9
-    peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12, int8: 624e12}
-    efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, int8: 0.74, attention: 0.75, memory: 0.85}
+    peak_flops: {float64: 19.5e12, float32: 19.5e12, tf32: 156e12, float16: 312e12, bfloat16: 312e12, int8: 624e12}
+    efficiency: {float64: 0.74, float32: 0.74, tf32: 0.74, float16: 0.74, bfloat16: 0.74, int8: 0.74, attention: 0.75, memory: 0.85}
     multiprocessors: 108
     launch: 3us
     overlap_slowdown: 0.2
@@ -99,8 +98,8 @@ device_types:
   h100:
     memory_bytes: 80GiB
     memory_bandwidth: 3350e9
-    peak_flops: {float64: 67e12, float32: 494.5e12, float16: 989e12, bfloat16: 989e12, float8: 1979e12, int8: 1979e12}
-    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    peak_flops: {float64: 67e12, float32: 67e12, tf32: 494.5e12, float16: 989e12, bfloat16: 989e12, float8: 1979e12, int8: 1979e12}
+    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 132
     launch: 3us
     overlap_slowdown: 0.2
@@ -119,8 +118,8 @@ device_types:
   a100-80gb:
     memory_bytes: 80GiB
     memory_bandwidth: 2039e9
-    peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12, int8: 624e12}
-    efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, int8: 0.74, attention: 0.75, memory: 0.85}
+    peak_flops: {float64: 19.5e12, float32: 19.5e12, tf32: 156e12, float16: 312e12, bfloat16: 312e12, int8: 624e12}
+    efficiency: {float64: 0.74, float32: 0.74, tf32: 0.74, float16: 0.74, bfloat16: 0.74, int8: 0.74, attention: 0.75, memory: 0.85}
     multiprocessors: 108
     launch: 3us
     overlap_slowdown: 0.2
@@ -139,8 +138,8 @@ device_types:
   h100:
     memory_bytes: 80GiB
     memory_bandwidth: 3350e9
-    peak_flops: {float64: 67e12, float32: 494.5e12, float16: 989e12, bfloat16: 989e12, float8: 1979e12, int8: 1979e12}
-    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    peak_flops: {float64: 67e12, float32: 67e12, tf32: 494.5e12, float16: 989e12, bfloat16: 989e12, float8: 1979e12, int8: 1979e12}
+    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 132
     launch: 3us
     overlap_slowdown: 0.2
@@ -159,8 +158,8 @@ device_types:
   h200:
     memory_bytes: 141GB
     memory_bandwidth: 4.8TB/s
-    peak_flops: {float64: 67TFLOPS, float32: 494.5TFLOPS, float16: 989TFLOPS, bfloat16: 989TFLOPS, float8: 1979TFLOPS, int8: 1979TFLOPS}
-    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    peak_flops: {float64: 67TFLOPS, float32: 67TFLOPS, tf32: 494.5TFLOPS, float16: 989TFLOPS, bfloat16: 989TFLOPS, float8: 1979TFLOPS, int8: 1979TFLOPS}
+    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 132
     launch: 3us
     overlap_slowdown: 0.2
@@ -179,8 +178,8 @@ device_types:
   b200:
     memory_bytes: 180GB
     memory_bandwidth: 8TB/s
-    peak_flops: {float64: 37TFLOPS, float32: 1.1PFLOPS, float16: 2.25PFLOPS, bfloat16: 2.25PFLOPS, float8: 4.5PFLOPS, float4: 9PFLOPS, int8: 4.5PFLOPS}
-    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, float4: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    peak_flops: {float64: 37TFLOPS, float32: 75TFLOPS, tf32: 1.1PFLOPS, float16: 2.25PFLOPS, bfloat16: 2.25PFLOPS, float8: 4.5PFLOPS, float4: 9PFLOPS, int8: 4.5PFLOPS}
+    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, float4: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 148
     launch: 3us
     overlap_slowdown: 0.2
@@ -199,8 +198,8 @@ device_types:
   gb200:
     memory_bytes: 186GB
     memory_bandwidth: 8TB/s
-    peak_flops: {float64: 40TFLOPS, float32: 1.25PFLOPS, float16: 2.5PFLOPS, bfloat16: 2.5PFLOPS, float8: 5PFLOPS, float4: 10PFLOPS, int8: 5PFLOPS}
-    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, float4: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    peak_flops: {float64: 40TFLOPS, float32: 80TFLOPS, tf32: 1.25PFLOPS, float16: 2.5PFLOPS, bfloat16: 2.5PFLOPS, float8: 5PFLOPS, float4: 10PFLOPS, int8: 5PFLOPS}
+    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, float4: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 148
     launch: 3us
     overlap_slowdown: 0.2
@@ -221,8 +220,8 @@ device_types:
   gb300:
     memory_bytes: 279GB
     memory_bandwidth: 8TB/s
-    peak_flops: {float64: 1.3TFLOPS, float32: 1.25PFLOPS, float16: 2.5PFLOPS, bfloat16: 2.5PFLOPS, float8: 5PFLOPS, float4: 15PFLOPS, int8: 160TFLOPS}
-    efficiency: {float64: 0.7, float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, float4: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    peak_flops: {float64: 1.3TFLOPS, float32: 80TFLOPS, tf32: 1.25PFLOPS, float16: 2.5PFLOPS, bfloat16: 2.5PFLOPS, float8: 5PFLOPS, float4: 15PFLOPS, int8: 160TFLOPS}
+    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, float4: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 148
     launch: 3us
     overlap_slowdown: 0.2
@@ -243,8 +242,8 @@ device_types:
   l40s:
     memory_bytes: 48GB
     memory_bandwidth: 864GB/s
-    peak_flops: {float32: 183TFLOPS, float16: 362TFLOPS, bfloat16: 362TFLOPS, float8: 733TFLOPS, int8: 733TFLOPS}
-    efficiency: {float32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    peak_flops: {float32: 91.6TFLOPS, tf32: 183TFLOPS, float16: 362TFLOPS, bfloat16: 362TFLOPS, float8: 733TFLOPS, int8: 733TFLOPS}
+    efficiency: {float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
     multiprocessors: 142
     launch: 3us
     overlap_slowdown: 0.2
@@ -263,8 +262,8 @@ device_types:
   mi300x:
     memory_bytes: 192GB
     memory_bandwidth: 5.3TB/s
-    peak_flops: {float64: 163.4TFLOPS, float32: 653.7TFLOPS, float16: 1307TFLOPS, bfloat16: 1307TFLOPS, float8: 2614TFLOPS, int8: 2614TFLOPS}
-    efficiency: {float64: 0.5, float32: 0.5, float16: 0.5, bfloat16: 0.5, float8: 0.5, int8: 0.5, memory: 0.8}
+    peak_flops: {float64: 163.4TFLOPS, float32: 163.4TFLOPS, tf32: 653.7TFLOPS, float16: 1307TFLOPS, bfloat16: 1307TFLOPS, float8: 2614TFLOPS, int8: 2614TFLOPS}
+    efficiency: {float64: 0.5, float32: 0.5, tf32: 0.5, float16: 0.5, bfloat16: 0.5, float8: 0.5, int8: 0.5, memory: 0.8}
     multiprocessors: 304
     launch: 3us
     overlap_slowdown: 0.2
@@ -282,8 +281,8 @@ device_types:
   a100-80gb:
     memory_bytes: 80GiB
     memory_bandwidth: 2039e9
-    peak_flops: {float64: 19.5e12, float32: 156e12, float16: 312e12, bfloat16: 312e12, int8: 624e12}
-    efficiency: {float64: 0.74, float32: 0.74, float16: 0.74, bfloat16: 0.74, int8: 0.74, attention: 0.75, memory: 0.85}
+    peak_flops: {float64: 19.5e12, float32: 19.5e12, tf32: 156e12, float16: 312e12, bfloat16: 312e12, int8: 624e12}
+    efficiency: {float64: 0.74, float32: 0.74, tf32: 0.74, float16: 0.74, bfloat16: 0.74, int8: 0.74, attention: 0.75, memory: 0.85}
     multiprocessors: 108
     launch: 3us
     overlap_slowdown: 0.2

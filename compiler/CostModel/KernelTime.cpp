@@ -71,6 +71,8 @@ static constexpr double kTileOverhead = 128;
 /// Whether the tiles above are those of a dtype: other products than those of tensor
 /// cores have smaller ones, which leave less of a device idle.
 static bool hasTensorCores(const DeviceType &device, llvm::StringRef dtype) {
+  if (dtype == "float32" && device.peakFlopsPerSecond.count("tf32"))
+    return false;
   double since = dtype == "float16" ? 7.0 : dtype == "int8" ? 7.2 : 8.0;
   return device.computeCapability == 0 || device.computeCapability >= since;
 }
@@ -96,9 +98,11 @@ double CostModel::computeSeconds(double flops, double bytes, llvm::StringRef dty
                                  const std::optional<Product> &product) const {
   dtype = canonicalDtype(dtype, mesh.device);
   std::optional<double> arithmetic, memory;
-  if (mesh.profile && product && flops > 0)
+  // What was measured of float32 are dots as XLA makes them by default.
+  bool isExact = dtype == "float32" && mesh.device.peakFlopsPerSecond.count("tf32");
+  if (mesh.profile && product && flops > 0 && !isExact)
     arithmetic = slowest(mesh, flops, [&](const std::string &type) {
-      auto it = mesh.profile->matmul.find({type, dtype.str()});
+      auto it = mesh.profile->matmul.find({type, dtype == "tf32" ? "float32" : dtype.str()});
       return it == mesh.profile->matmul.end() ? nullptr : &it->second;
     });
   if (mesh.profile && bytes > 0)

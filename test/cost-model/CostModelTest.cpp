@@ -354,6 +354,14 @@ static void testCosts() {
     CostModel cores(makeMesh(tiled, {1, 1}, {1}));
     CHECK(close(cores.computeSeconds(2e6, 0, "float32", small), 2e6 / 1e12) == (capability < 8));
   }
+  // Where a device says what TF32 reaches, float32 has none, and is what measured dots are not.
+  tiled.deviceTypes[0].peakFlopsPerSecond["tf32"] = 8e12;
+  LogicalMesh rounded = makeMesh(tiled, {1, 1}, {1});
+  CHECK(close(CostModel(rounded).computeSeconds(2e6, 0, "float32", small), 2e6 / 1e12));
+  CHECK(!close(CostModel(rounded).computeSeconds(2e6, 0, "tf32/float32", small), 2e6 / 8e12));
+  CHECK(close(CostModel(rounded).computeSeconds(8e12, 0, "tf32/float32"), 1));
+  tiled.deviceTypes[0].peakFlopsPerSecond.erase("tf32");
+  CHECK(close(CostModel(makeMesh(tiled, {1, 1}, {1})).computeSeconds(1e12, 0, "tf32/float32"), 1));
   for (int trial = 0; trial < 200; ++trial) {
     Product product{std::ceil(uniform(0, 40)), std::ceil(uniform(0, 5000)),
                     std::ceil(uniform(0, 5000)), std::ceil(uniform(0, 9000))};

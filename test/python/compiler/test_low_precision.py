@@ -211,3 +211,31 @@ def seconds_of(kind, cluster, dtype=jnp.bfloat16):
 )
 def test_products_have_the_rates_of_the_device(kind, cluster, least, most):
     assert least <= seconds_of(kind, cluster) / seconds_of(None, cluster) <= most
+
+
+@pytest.mark.parametrize(
+    ("precision", "cluster", "times"),
+    [
+        ("high", "dgx-a100:2", 1),
+        ("highest", "dgx-a100:2", 156 / 19.5),
+        ("highest", "dgx-h100:2", 494.5 / 67),
+        ("highest", "p3.16xlarge:2", 1),  # V100s have no TF32.
+        ("TF32_TF32_F32_X3", "dgx-h100:2", 3),
+        ("BF16_BF16_F32_X6", "dgx-h100:2", 3),
+        ("F32_F32_F32", "dgx-h100:2", 494.5 / 67),
+    ],
+)
+def test_products_of_float32_have_the_rate_of_their_precision(precision, cluster, times):
+    def product_seconds(precision):
+        def step(w, x):
+            return w - 1e-3 * jax.lax.dot(x.T, x, precision=precision)
+
+        shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((8192, 8192), (1 << 18, 8192))]
+        method = ShardParallel(method="data-parallel")
+        parallel = alpa_mlir.parallelize(step, cluster=cluster, method=method, cache=False)
+        rows = parallel.plan(*shapes).plan.explanation(0)["ops"]
+        return sum(x["compute_seconds"] for x in rows if x["op"] == "stablehlo.dot_general")
+
+    ratio = product_seconds(precision) / product_seconds("default")
+    # Tiles of tensor cores leave more idle than those of float32, which have no formula.
+    assert times == pytest.approx(ratio, rel=0.05)
