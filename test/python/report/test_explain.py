@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import alpa_mlir
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_runtime.plan.plan import parallelism_text
+from jax.ad_checkpoint import checkpoint_name
 from simulated import mlp
 from test_equality import CLUSTER
 
@@ -166,3 +169,24 @@ def test_idle_devices_are_named_with_the_reason():
     assert f"{whole / taken - 1:.1%} more" in plan.as_text()
     again = alpa_mlir.Plan.from_json(plan.to_json(), dict(plan.modules))
     assert again.idle_reason == plan.idle_reason
+
+
+def test_rounding_to_its_own_type_costs_nothing():
+    """As JAX writes what a policy of `jax.checkpoint` keeps; XLA leaves it to the product."""
+    policy = jax.checkpoint_policies.save_only_these_names("up")
+
+    @functools.partial(jax.checkpoint, policy=policy)
+    def layer(w, x):
+        return jax.nn.silu(checkpoint_name(x @ w, "up")) @ w.T
+
+    def step(w, x):
+        grads = jax.grad(lambda w: jnp.sum(layer(w, x).astype(jnp.float32) ** 2))(w)
+        return w - grads
+
+    shapes = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((4096, 4096), (2**16, 4096))]
+    method = ShardParallel(num_micro_batches=1)
+    parallel = alpa_mlir.parallelize(step, cluster="dgx-h100", method=method, cache=False)
+    plan = parallel.plan(*shapes).plan
+    assert "stablehlo.reduce_precision" in plan.modules[plan.stages[0].module]
+    (row,) = [x for x in plan.explanation(0)["ops"] if x["op"] == "stablehlo.reduce_precision"]
+    assert row["memory_traffic_bytes"] == row["kernels"] == 0
