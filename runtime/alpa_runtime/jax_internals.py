@@ -16,6 +16,7 @@ JAX       how
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -366,6 +367,19 @@ def expanded(eqn: Any, operands: Sequence[Any]) -> list[Any]:
     op = eqn.params["_prim"]
     tree: Any = jax.tree
     return list(tree.leaves(op.expand(*tree.unflatten(op.in_tree, operands))))
+
+
+def is_interpreted(eqn: Any) -> bool:
+    """Whether it is a kernel of Pallas that JAX runs by other ops (`interpret=True`)."""
+    return eqn.primitive.name == "pallas_call" and eqn.params.get("interpret") is True
+
+
+def interpreted(eqn: Any, operands: Sequence[Any]) -> list[Any]:
+    """Results of a kernel of Pallas by the ops that JAX runs for it, as its lowering has them."""
+    module: Any = importlib.import_module("jax._src.pallas.hlo_interpreter")
+    of_call = ("interpret", "backend")
+    params = {name: value for name, value in eqn.params.items() if name not in of_call}
+    return list(module.pallas_call_hlo_interpret(*operands, **params))
 
 
 def scan_operands(eqn: Any) -> tuple[int, int]:

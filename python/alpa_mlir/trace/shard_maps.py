@@ -174,6 +174,13 @@ class _Evaluator:
         if packed_attention.is_packed(eqn):
             with _at(eqn), _no_mesh():
                 return packed_attention.by_example(eqn, operands)
+        if self._sizes and jax_internals.is_interpreted(eqn):
+            # Maps of its blocks know the mesh that it was traced under.
+            with _at(eqn), eqn.ctx.manager:
+                body = _jax.make_jaxpr(lambda *blocks: jax_internals.interpreted(eqn, blocks))(
+                    *(v.aval for v in eqn.invars)
+                )
+            return self.run(body.jaxpr, body.consts, operands, eqn)
         if _is_kernel(eqn):
             plain = self._plain(eqn, kernel=True)
             if not self._sizes:

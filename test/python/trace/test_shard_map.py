@@ -10,6 +10,7 @@ import pytest
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.errors import TraceError
 from jax.experimental import pallas
+from jax.experimental.pallas import tpu as pallas_tpu
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from test_equality import CLUSTER
@@ -333,10 +334,10 @@ def numbered_kernel(x, out):
     out[...] = x[...] * jax.lax.axis_index("y")
 
 
-def of_kernel(function):
+def of_kernel(function, interpret=True):
     def call(x):
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        return pallas.pallas_call(function, out_shape=shape, interpret=True)(x)
+        return pallas.pallas_call(function, out_shape=shape, interpret=interpret)(x)
 
     return call
 
@@ -357,18 +358,40 @@ def test_rules_for_vmap_are_not_applied():
     compare_bodies(halved)
 
 
-def test_kernels():
-    """A Pallas kernel is called for each block; one that asks where it is cannot be."""
+def test_interpreted_kernels():
+    """A Pallas kernel that JAX interprets is the ops that it does so by."""
     compare_bodies(of_kernel(kernel))
+
+
+@pytest.mark.parametrize("interpret", [True, False])
+def test_kernels_that_know_their_device_are_refused(interpret):
+    call = mapped(of_kernel(numbered_kernel, interpret), P(BOTH), P(BOTH), check_vma=False)
+    parallel = alpa_mlir.parallelize(lambda w, x: call(x @ w), cluster="dgx-h100")
     with pytest.raises(TraceError, match="a kernel that knows its device"):
-        compare_bodies(of_kernel(numbered_kernel))
+        parallel.trace(normal(0, 16, 16), normal(1, 16, 16))
 
 
-def test_kernels_within_a_mesh():
+def sorted_kernel(x):
+    """Which block a run of the kernel reads, an operand says."""
+    grid = pallas_tpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(len(x),),
+        in_specs=[pallas.BlockSpec((1, x.shape[1]), lambda i, order: (order[i], 0))],
+        out_specs=pallas.BlockSpec((1, x.shape[1]), lambda i, order: (i, 0)),
+    )
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    call = pallas.pallas_call(
+        lambda order, x, out: kernel(x, out), out_shape=shape, grid_spec=grid, interpret=True
+    )
+    return call(jnp.argsort(x[:, 0]).astype(jnp.int32), x)
+
+
+@pytest.mark.parametrize("call", [of_kernel(kernel), sorted_kernel])
+def test_kernels_within_a_mesh(call):
     """Results of a kernel that was traced within a mesh meet values of none."""
 
     def rows(x):
-        return jnp.take(of_kernel(kernel)(x), jnp.argsort(x[:, 0]), axis=0) + x
+        return jnp.take(call(x), jnp.argsort(x[:, 0]), axis=0) + x
 
     with jax.set_mesh(jax.make_mesh((1, 1), BOTH, (jax.sharding.AxisType.Auto,) * 2)):
         weights, batch = normal(0, 16, 16), normal(1, 16, 16)
