@@ -374,12 +374,16 @@ def is_interpreted(eqn: Any) -> bool:
     return eqn.primitive.name == "pallas_call" and eqn.params.get("interpret") is True
 
 
-def interpreted(eqn: Any, operands: Sequence[Any]) -> list[Any]:
-    """Results of a kernel of Pallas by the ops that JAX runs for it, as its lowering has them."""
+def interpreted(eqn: Any) -> Any:
+    """The ops that JAX runs for a kernel of Pallas, as its lowering has them: a closed jaxpr, of
+    the mesh that the kernel was traced under."""
     module: Any = importlib.import_module("jax._src.pallas.hlo_interpreter")
     of_call = ("interpret", "backend")
     params = {name: value for name, value in eqn.params.items() if name not in of_call}
-    return list(module.pallas_call_hlo_interpret(*operands, **params))
+    api: Any = jax
+    with eqn.ctx.manager:
+        trace = api.make_jaxpr(partial(module.pallas_call_hlo_interpret, **params))
+        return trace(*(v.aval for v in eqn.invars))
 
 
 def scan_operands(eqn: Any) -> tuple[int, int]:

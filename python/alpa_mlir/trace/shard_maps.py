@@ -176,10 +176,8 @@ class _Evaluator:
                 return packed_attention.by_example(eqn, operands)
         if self._sizes and jax_internals.is_interpreted(eqn):
             # Maps of its blocks know the mesh that it was traced under.
-            with _at(eqn), eqn.ctx.manager:
-                body = _jax.make_jaxpr(lambda *blocks: jax_internals.interpreted(eqn, blocks))(
-                    *(v.aval for v in eqn.invars)
-                )
+            with _at(eqn):
+                body = jax_internals.interpreted(eqn)
             return self.run(body.jaxpr, body.consts, operands, eqn)
         if _is_kernel(eqn):
             plain = self._plain(eqn, kernel=True)

@@ -332,9 +332,9 @@ def gates_by_row(layer, x):
         .set(jax.nn.softmax(top))
     )
     best = gates[*places, chosen].sum(-1, keepdims=True)
-    inner = jax.nn.silu(jnp.einsum("bsd,edf->bsef", x, layer["gate"]))
-    outer = jnp.einsum("bsef,efd->bsed", inner, layer["down"])
-    return best * (x + jnp.einsum("bsed,bse->bsd", outer, gates))
+    inner = jax.nn.silu(jnp.einsum("bsd,ndf->bsnf", x, layer["gate"]))
+    outer = jnp.einsum("bsnf,nfd->bsnd", inner, layer["down"])
+    return best * (x + jnp.einsum("bsnd,bsn->bsd", outer, gates))
 
 
 @pytest.mark.parametrize("scan", [False, True])
