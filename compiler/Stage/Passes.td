@@ -229,8 +229,9 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     ends when no other plan can be faster by more than `gap`.
 
     With `remat=auto` each stage has a choice more: its layers as they are written,
-    or computed again for their gradients as alpa-rematerialize does. `@main` is
-    rewritten for the stages that take it, and lists their layers in
+    or computed again for their gradients as alpa-rematerialize does, with
+    `remat-keeps=auto` also with values kept that are cheap to hold and dear to make.
+    `@main` is rewritten for the stages that take it, and lists their layers in
     `alpa.rematerialized`.
 
     Before: ops with `alpa.phase` and `alpa.layer`. After: the module has
@@ -285,6 +286,9 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     Option<"remat", "remat", "std::string", /*default=*/"\"none\"",
            "Which stages compute their layers again for the gradients (alpa-rematerialize): "
            "`none`, or `auto` for those with which a step that fits takes the fewest seconds">,
+    Option<"rematKeeps", "remat-keeps", "std::string", /*default=*/"\"given\"",
+           "What such layers keep all the same: `given`, what alpa-rematerialize said, or `auto` "
+           "for nothing, products or a minimum cut, whatever takes the fewest seconds">,
     Option<"workLimit", "work-limit", "double", /*default=*/"3e10",
            "Table entries and combinations that the solver may go through for one stage, about "
            "5e8 a second; the best found by then counts">,

@@ -312,9 +312,10 @@ class Module:
         return dict(self._handle.predicted())
 
     def predicted_stages(self) -> list[dict[str, float]]:
-        """What a search foresaw of each stage: `forward_seconds` of a micro-batch, `peak_bytes` and
-        others, where that time goes (`compute_seconds` of a step and others, docs/explain.md), and
-        the kernels of a run of each phase (`forward_kernels`)."""
+        """The number of `layers` and `devices` of each stage, and what a search foresaw of it:
+        `forward_seconds` of a micro-batch, `peak_bytes` and others, where that time goes
+        (`compute_seconds` of a step and others, docs/explain.md), and the kernels of a run of each
+        phase (`forward_kernels`)."""
         return [dict(stage) for stage in self._handle.predicted_stages()]
 
     def chosen_schedule(self) -> str:

@@ -193,6 +193,8 @@ public:
     for (auto stage : stages.getAsRange<alpa::StageAttr>()) {
       std::map<std::string, double> &numbers = result.emplace_back();
       addNumbers(stage.getPredicted(), numbers);
+      numbers["layers"] = double(stage.getEndLayer() - stage.getFirstLayer());
+      numbers["devices"] = double(stage.getMesh().getDevices().size());
       auto why = stage.getSolver().getAs<mlir::DictionaryAttr>("explanation");
       if (why)
         addNumbers(why, numbers);

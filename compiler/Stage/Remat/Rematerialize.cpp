@@ -2,9 +2,11 @@
 
 #include "compiler/Stage/Remat/Rematerialize.h"
 
+#include "compiler/Analysis/AttentionCall.h"
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Stage/Passes.h"
+#include "compiler/Stage/Slice/MinimumCut.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
@@ -45,12 +47,8 @@ static bool canRunAgain(Operation *op) {
             }).wasInterrupted();
 }
 
-/// Products of activations whose result is larger than both together, such as scores of
-/// attention, are cheaper to make than to keep; other products are kept.
-static llvm::DenseSet<Operation *> findKeptProducts(func::FuncOp main) {
-  llvm::DenseSet<Operation *> kept;
-  if (!main->hasAttr(attr::keepsProducts))
-    return kept;
+KeptOps stage::findKeptProducts(func::FuncOp main) {
+  KeptOps kept;
   llvm::DenseSet<Value> ofState; // Weights, and what is made of them alone.
   for (BlockArgument argument : main.getArguments())
     if (isStateArgument(argument))
@@ -77,12 +75,69 @@ static llvm::DenseSet<Operation *> findKeptProducts(func::FuncOp main) {
 }
 
 namespace {
+/// What it takes on one device to make a value again, and what it takes to keep it.
+class OpSeconds {
+public:
+  explicit OpSeconds(const cost::CostModel &device)
+      : device(device), secondsPerByte(device.computeSeconds(0, 1e9, "float32") / 1e9) {}
+
+  double perByte() const { return secondsPerByte; }
+
+  /// Elementwise ops run within the kernels that read them; for a product they are written.
+  double again(Operation *op) {
+    auto [it, isNew] = known.try_emplace(op, 0);
+    return isNew ? it->second = find(op) : it->second;
+  }
+
+  /// Of writing what would otherwise be computed where it is read.
+  double keeping(Operation *op) const {
+    return !isFused(op) || isReadByKernel(op) ? 0 : secondsPerByte * bytesOf(op->getResults());
+  }
+
+private:
+  template <typename Values> static double bytesOf(const Values &values) {
+    double bytes = 0;
+    for (Value value : values)
+      bytes += analysis::getTensorBytes(value.getType());
+    return bytes;
+  }
+  static bool isKernel(Operation *op) {
+    std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
+    return !rule || rule->heavy || rule->leads || op->getNumRegions() > 0 ||
+           op->getNumResults() != 1;
+  }
+  static bool isFused(Operation *op) { return !isKernel(op); }
+  static bool isReadByKernel(Operation *op) {
+    return llvm::any_of(importer::getUsers(op->getResult(0)), [](Operation *user) {
+      return isKernel(user) && !isa<stablehlo::ReduceOp>(user);
+    });
+  }
+  double find(Operation *op) const {
+    if (importer::isConstantLike(op))
+      return 0;
+    double flops = analysis::getFlops(op), made = bytesOf(op->getResults());
+    double bytes = bytesOf(getUsedValues(op)) + made;
+    if (analysis::AttentionCall::read(op))
+      return device.attentionSeconds(flops, bytes, analysis::getComputeType(op));
+    if (isKernel(op))
+      return device.computeSeconds(flops, bytes, analysis::getComputeType(op));
+    double fused = double(fusedBytes(op));
+    return secondsPerByte * (isReadByKernel(op) ? fused + made : fused);
+  }
+
+  const cost::CostModel &device;
+  double secondsPerByte;
+  llvm::DenseMap<Operation *, double> known;
+};
+} // namespace
+
+namespace {
 
 /// One layer. Its backward ops run from the point where gradients of later
 /// layers first come in; there its forward values are computed again.
 class LayerRematerializer {
 public:
-  LayerRematerializer(func::FuncOp main, int64_t layer, const llvm::DenseSet<Operation *> &kept)
+  LayerRematerializer(func::FuncOp main, int64_t layer, const KeptOps &kept)
       : main(main), layer(layer) {
     for (Operation &op : main.front().without_terminator()) {
       if (layerOf(&op) != layer)
@@ -92,6 +147,52 @@ public:
       else if (isPhase(&op, "backward"))
         backward.push_back(&op);
     }
+  }
+
+  /// For a price in seconds a byte: which ops of the layer make values that are cheaper to keep
+  /// than to make again of what is kept. Adds up the bytes that the layer keeps, and the seconds
+  /// that making the others again takes, and keeping these.
+  void cut(double price, OpSeconds &seconds, KeptOps &kept, double &keptBytes,
+           double &againSeconds) {
+    findReaders();
+    std::map<Operation *, SmallVector<Value>> used; // Does not move what it holds.
+    llvm::SetVector<Value> wanted;
+    for (Operation *op : readers)
+      for (Value value : getUsedValues(op))
+        if (isForward(value))
+          wanted.insert(value);
+    auto bytesOf = [&](Value value) -> int64_t {
+      Operation *source = value.getDefiningOp();
+      bool isFree = source ? !isForward(value) &&
+                                 (importer::isConstantLike(source) || isPhase(source, "prepare"))
+                           : isState(cast<BlockArgument>(value));
+      return isFree ? 0 : int64_t(analysis::getTensorBytes(value.getType()));
+    };
+    auto keepCost = [&](Value value) -> int64_t {
+      double writing = isForward(value) ? seconds.keeping(value.getDefiningOp()) : 0;
+      return bytesOf(value) + int64_t(writing / price);
+    };
+    ValueCut found =
+        cutValues(wanted.getArrayRef(), keepCost, [&](Value value) -> std::optional<Remaking> {
+          if (!isForward(value))
+            return std::nullopt;
+          Operation *op = value.getDefiningOp();
+          if (importer::isConstantLike(op))
+            return Remaking();
+          SmallVector<Value> &operands = used[op];
+          if (operands.empty())
+            operands = getUsedValues(op);
+          return Remaking{int64_t(seconds.again(op) / price), operands};
+        });
+    for (Value value : found.kept) {
+      keptBytes += double(bytesOf(value));
+      if (!isForward(value))
+        continue;
+      kept.insert(value.getDefiningOp());
+      againSeconds += seconds.keeping(value.getDefiningOp());
+    }
+    for (Operation *op : found.remade)
+      againSeconds += seconds.again(op);
   }
 
   unsigned run() {
@@ -282,9 +383,14 @@ private:
 
 } // namespace
 
-unsigned stage::rematerializeLayers(func::FuncOp main, ArrayRef<bool> chosen) {
+unsigned stage::rematerializeLayers(func::FuncOp main, ArrayRef<bool> chosen,
+                                    const KeptOps *given) {
   unsigned clones = 0;
-  llvm::DenseSet<Operation *> kept = findKeptProducts(main);
+  KeptOps kept;
+  if (given)
+    kept = *given;
+  else if (main->hasAttr(attr::keepsProducts))
+    kept = findKeptProducts(main);
   std::set<int64_t> changed;
   if (auto known = main->getAttrOfType<DenseI64ArrayAttr>(attr::rematerialized))
     changed.insert(known.asArrayRef().begin(), known.asArrayRef().end());
@@ -298,6 +404,56 @@ unsigned stage::rematerializeLayers(func::FuncOp main, ArrayRef<bool> chosen) {
     main->setAttr(attr::rematerialized,
                   DenseI64ArrayAttr::get(main.getContext(), llvm::to_vector(changed)));
   return clones;
+}
+
+std::vector<KeptOps> stage::findCuts(func::FuncOp main, ArrayRef<bool> layers,
+                                     const cost::CostModel &device, unsigned mostCuts) {
+  // From half of what it takes to write a byte, up to products of the largest models.
+  constexpr unsigned kPrices = 18;
+  constexpr double kDistinct = 0.02, kWorth = 0.01;
+  struct Cut {
+    KeptOps kept;
+    double bytes = 0, seconds = 0;
+  };
+  OpSeconds seconds(device);
+  double price = 0.5 * seconds.perByte();
+  if (!(price > 0))
+    return {};
+  std::vector<Cut> cuts; // From all that is kept to all that is made again.
+  for (unsigned step = 0; step < kPrices; ++step, price *= 2) {
+    Cut cut;
+    for (auto [layer, isChosen] : llvm::enumerate(layers))
+      if (isChosen)
+        LayerRematerializer(main, layer, {}).cut(price, seconds, cut.kept, cut.bytes, cut.seconds);
+    if (cuts.empty() || cut.bytes < cuts.back().bytes * (1 - kDistinct))
+      cuts.push_back(std::move(cut));
+  }
+  // The ends are the step as it is written, or nearly so, and all made again. Between them those
+  // that save most beside a mixture of their neighbours.
+  std::set<size_t> taken{0, cuts.size() - 1};
+  double range = cuts.back().seconds - cuts.front().seconds;
+  while (taken.size() < mostCuts + 2) {
+    size_t best = 0;
+    double most = kWorth * range;
+    for (auto left = taken.begin(), right = std::next(left); right != taken.end(); ++left, ++right)
+      for (size_t i = *left + 1; i < *right; ++i) {
+        const Cut &a = cuts[*left], &b = cuts[*right];
+        double part = (a.bytes - cuts[i].bytes) / (a.bytes - b.bytes);
+        double saved = a.seconds + part * (b.seconds - a.seconds) - cuts[i].seconds;
+        if (saved > most) {
+          most = saved;
+          best = i;
+        }
+      }
+    if (best == 0)
+      break;
+    taken.insert(best);
+  }
+  std::vector<KeptOps> found;
+  for (size_t i : taken)
+    if (i > 0 && i + 1 < cuts.size())
+      found.push_back(std::move(cuts[i].kept));
+  return found;
 }
 
 std::vector<int64_t> stage::keptBytes(func::FuncOp main, unsigned numLayers) {

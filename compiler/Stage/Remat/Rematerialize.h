@@ -3,19 +3,37 @@
 #ifndef ALPA_COMPILER_STAGE_REMAT_REMATERIALIZE_H
 #define ALPA_COMPILER_STAGE_REMAT_REMATERIALIZE_H
 
+#include "compiler/CostModel/CostModel.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/DenseSet.h"
 
 namespace alpa::stage {
+
+/// Forward ops whose results are kept in layers that are computed again.
+using KeptOps = llvm::DenseSet<mlir::Operation *>;
 
 /// The backward ops of every layer for which `chosen` holds stop reading what the
 /// layer's forward ops made: they read clones of those ops, computed again in the
 /// backward phase from what came into the layer. What becomes of a layer does not
 /// depend on the others that are chosen. Ops of @main need `alpa.phase`, `alpa.eqn`
 /// and `alpa.layer`; the layers that changed are listed in its `alpa.rematerialized`.
-/// With `alpa.keeps_products` of @main, results of products stay kept, but for those of
-/// activations that are larger than what they are made of, as scores of attention.
+/// Without `kept`, and with `alpa.keeps_products` of @main, those of `findKeptProducts` stay kept.
 /// Returns the number of clones.
-unsigned rematerializeLayers(mlir::func::FuncOp main, llvm::ArrayRef<bool> chosen);
+unsigned rematerializeLayers(mlir::func::FuncOp main, llvm::ArrayRef<bool> chosen,
+                             const KeptOps *kept = nullptr);
+
+/// Dots, convolutions and the like, but for products of activations whose result is larger than
+/// both together, as scores of attention, which are cheaper to make than to keep.
+KeptOps findKeptProducts(mlir::func::FuncOp main);
+
+/// What else to keep while the rest of these layers is computed again: minimum cuts between what
+/// comes into a layer and what its gradients read, where a value costs its bytes at some price in
+/// seconds, or the seconds of making it again on a device. Of all prices' cuts at most
+/// `mostCuts`: those that save the most seconds beside mixtures of the others and of all or
+/// nothing.
+std::vector<KeptOps> findCuts(mlir::func::FuncOp main, llvm::ArrayRef<bool> layers,
+                              const cost::CostModel &device, unsigned mostCuts);
 
 /// For each layer, the unsharded bytes of what its backward ops read of the forward
 /// phase of one micro-batch.

@@ -2,8 +2,6 @@
 
 #include "compiler/Stage/Remat/StepVariants.h"
 
-#include "compiler/Stage/Remat/Rematerialize.h"
-
 #include "mlir/IR/SymbolTable.h"
 #include "llvm/ADT/STLExtras.h"
 
@@ -43,11 +41,17 @@ llvm::Expected<sharding::PlanFilter> StepVariant::freeFilter(llvm::StringRef met
   return roles ? sharding::makeFilter(method, *roles, mesh) : sharding::PlanFilter();
 }
 
-func::FuncOp stage::cloneRematerialized(func::FuncOp main, llvm::ArrayRef<bool> layers) {
+func::FuncOp stage::cloneRematerialized(func::FuncOp main, llvm::ArrayRef<bool> layers,
+                                        const KeptOps *kept) {
   func::FuncOp clone = main.clone();
   clone.setPrivate();
   SymbolTable(main->getParentOp()).insert(clone, std::next(main->getIterator()));
-  rematerializeLayers(clone, layers);
+  KeptOps here;
+  if (kept)
+    for (auto [op, copy] : llvm::zip_equal(main.front(), clone.front()))
+      if (kept->contains(&op))
+        here.insert(&copy);
+  rematerializeLayers(clone, layers, kept ? &here : nullptr);
   return clone;
 }
 

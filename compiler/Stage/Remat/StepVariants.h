@@ -1,8 +1,9 @@
 //===- StepVariants.h - ways to write the layers of a step -------*- C++ -*-===//
 //
 // A search may choose for each stage between the layers as they are and the same
-// layers computed again for their gradients. Both are functions while it searches;
-// the plan's layers are then rewritten in @main, and the other function is gone.
+// layers computed again for their gradients, with more or fewer of their values kept. All are
+// functions while it searches; the plan's layers are then rewritten in @main, and the other
+// functions are gone.
 //
 //===----------------------------------------------------------------------===//
 
@@ -12,6 +13,7 @@
 #include "compiler/Sharding/Methods/ConstraintPins.h"
 #include "compiler/Sharding/Methods/Methods.h"
 #include "compiler/Stage/Layers/StepLayers.h"
+#include "compiler/Stage/Remat/Rematerialize.h"
 
 #include <memory>
 
@@ -43,8 +45,10 @@ struct RematerializationSavings {
 };
 RematerializationSavings findSavings(mlir::func::FuncOp main, unsigned numLayers);
 
-/// A copy of @main with these layers computed again, beside it in its module.
-mlir::func::FuncOp cloneRematerialized(mlir::func::FuncOp main, llvm::ArrayRef<bool> layers);
+/// A copy of @main with these layers computed again, beside it in its module; `kept` are ops of
+/// @main.
+mlir::func::FuncOp cloneRematerialized(mlir::func::FuncOp main, llvm::ArrayRef<bool> layers,
+                                       const KeptOps *kept = nullptr);
 
 } // namespace alpa::stage
 

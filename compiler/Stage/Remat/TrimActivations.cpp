@@ -108,47 +108,13 @@ int64_t LayerActivations::keepCost(Value value) const {
   return isKeptAnyway ? 0 : bytes;
 }
 
-/// In bytes that could be read or written in the same time. Broadcasts and slices take part in
-/// the loops of their readers, transposes and the like are copies.
 int64_t LayerActivations::repeatCost(Value value) const {
-  static const llvm::StringSet<> copies = {"stablehlo.concatenate", "stablehlo.pad",
-                                           "stablehlo.reverse", "stablehlo.transpose"};
-  static const llvm::StringSet<> simple = {"stablehlo.abs",
-                                           "stablehlo.add",
-                                           "stablehlo.and",
-                                           "stablehlo.ceil",
-                                           "stablehlo.clamp",
-                                           "stablehlo.compare",
-                                           "stablehlo.convert",
-                                           "stablehlo.floor",
-                                           "stablehlo.maximum",
-                                           "stablehlo.minimum",
-                                           "stablehlo.multiply",
-                                           "stablehlo.negate",
-                                           "stablehlo.not",
-                                           "stablehlo.or",
-                                           "stablehlo.select",
-                                           "stablehlo.shift_left",
-                                           "stablehlo.shift_right_arithmetic",
-                                           "stablehlo.shift_right_logical",
-                                           "stablehlo.sign",
-                                           "stablehlo.subtract",
-                                           "stablehlo.xor",
-                                           "chlo.square"};
-  Operation *op = value.getDefiningOp();
-  StringRef name = op->getName().getStringRef();
-  auto bytes = static_cast<int64_t>(analysis::getTensorBytes(value.getType()));
-  int64_t elements = cast<RankedTensorType>(value.getType()).getNumElements();
-  int64_t cost = 0;
-  if (copies.contains(name))
-    cost = bytes;
-  else if (analysis::getFlops(op) > 0)
-    cost = simple.contains(name) ? elements / 4 : 2 * elements;
+  int64_t cost = fusedBytes(value.getDefiningOp());
   // Products and the like read memory: the value is written and read as if it were kept.
   bool isRead = llvm::any_of(crossing.lookup(value), [](Operation *user) {
     return !isRepeatable(user) && user->getName().getStringRef() != "stablehlo.reduce";
   });
-  return isRead ? cost + bytes : cost;
+  return isRead ? cost + static_cast<int64_t>(analysis::getTensorBytes(value.getType())) : cost;
 }
 
 void LayerActivations::chooseKept() {

@@ -503,8 +503,16 @@ private:
 
   func::FuncOp main;
   unsigned timedOutSolves = 0;
+  llvm::Error addAgain(const SearchSetup &setup, ArrayRef<bool> layers,
+                       std::optional<KeptOps> kept = std::nullopt);
+
   /// The step as it is written, and with layers computed again.
-  std::shared_ptr<StepVariant> plain, again;
+  std::shared_ptr<StepVariant> plain;
+  struct Again {
+    std::shared_ptr<StepVariant> variant;
+    std::optional<KeptOps> kept; // Ops of @main; or else what `alpa.keeps_products` says.
+  };
+  std::vector<Again> again;             // What needs the least memory comes first.
   std::shared_ptr<StepVariant> settled; // As the plan wants it.
   /// With several stages on each mesh; without schedules if none of that kind is asked for.
   StageSearchSpace virtualTried;
@@ -538,6 +546,8 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
     return fail("gap must be at least 0 and below 1, and epsilon at least 0");
   if (remat != "none" && remat != "auto")
     return fail("remat must be none or auto, got '" + remat + "'");
+  if (rematKeeps != "given" && rematKeeps != "auto")
+    return fail("remat-keeps must be given or auto, got '" + rematKeeps + "'");
   if (submeshes.empty() && (!meshShapes.empty() || !layerRanges.empty()))
     return fail("mesh-shapes and layer-ranges need submeshes");
   return llvm::Error::success();
@@ -631,21 +641,47 @@ AlpaSearchStagesPass::searchWays(const SearchSetup &setup) {
     return first;
   if (isWorth && !(*first)->hasPlan()) // To say why.
     return attempt(setup, {plain.get()});
-  llvm::Expected<std::unique_ptr<StepVariant>> variant =
-      StepVariant::read(cloneRematerialized(main, savings.layers), method, setup.space.meshes);
-  if (!variant)
-    return variant.takeError();
-  again = std::move(*variant);
-  if (!setup.options.allDiffer)
-    return attempt(setup, {plain.get(), again.get()});
+  bool isNew = again.empty(); // Both kinds of schedules have the same.
+  if (isNew)
+    if (llvm::Error error = addAgain(setup, savings.layers))
+      return std::move(error);
+  if (isNew && rematKeeps == "auto") {
+    cost::CostModel device(setup.space.meshes.front());
+    std::vector<KeptOps> ways = findCuts(main, savings.layers, device, /*mostCuts=*/1);
+    ways.push_back(findKeptProducts(main));
+    for (KeptOps &kept : ways)
+      if (llvm::Error error = addAgain(setup, savings.layers, std::move(kept)))
+        return std::move(error);
+  }
+  if (!setup.options.allDiffer) {
+    std::vector<const StepVariant *> variants{plain.get()};
+    for (const Again &way : again)
+      variants.push_back(way.variant.get());
+    return attempt(setup, std::move(variants));
+  }
   // What such a method does to a stage depends on how the others are written.
-  llvm::Expected<std::unique_ptr<StageAttempt>> kept = attempt(setup, {plain.get()});
-  if (!kept)
-    return kept;
-  llvm::Expected<std::unique_ptr<StageAttempt>> recomputed = attempt(setup, {again.get()});
-  if (!recomputed || (*recomputed)->found.timed.stepSeconds < (*kept)->found.timed.stepSeconds)
-    return recomputed;
-  return kept;
+  llvm::Expected<std::unique_ptr<StageAttempt>> best = attempt(setup, {plain.get()});
+  for (const Again &way : again) {
+    if (!best)
+      return best;
+    llvm::Expected<std::unique_ptr<StageAttempt>> other = attempt(setup, {way.variant.get()});
+    if (!other || (*other)->found.timed.stepSeconds < (*best)->found.timed.stepSeconds)
+      best = std::move(other);
+  }
+  return best;
+}
+
+llvm::Error AlpaSearchStagesPass::addAgain(const SearchSetup &setup, ArrayRef<bool> layers,
+                                           std::optional<KeptOps> kept) {
+  func::FuncOp function = cloneRematerialized(main, layers, kept ? &*kept : nullptr);
+  llvm::Expected<std::unique_ptr<StepVariant>> variant =
+      StepVariant::read(function, method, setup.space.meshes);
+  if (!variant) {
+    function.erase();
+    return variant.takeError();
+  }
+  again.push_back({std::move(*variant), std::move(kept)});
+  return llvm::Error::success();
 }
 
 /// Of the views of a submesh, those that hold the most of the program's sharding constraints:
@@ -686,15 +722,25 @@ AlpaSearchStagesPass::searchSchedules(const SearchSetup &setup) {
 /// Writes the layers of the plan's stages in @main as their choices have them.
 llvm::Error AlpaSearchStagesPass::settle(StageAttempt &attempt,
                                          ArrayRef<cost::LogicalMesh> meshes) {
-  if (!again)
+  if (again.empty())
     return llvm::Error::success();
-  auto known = again->function->getAttrOfType<DenseI64ArrayAttr>(attr::rematerialized);
   SmallVector<bool> chosen(plain->layers.opsOfLayer.size(), false);
+  KeptOps kept;
+  bool isGiven = false;
   for (const PlannedStage &stage : attempt.found.plan.stages)
-    for (unsigned layer = stage.lo; layer < stage.hi; ++layer)
-      chosen[layer] = &attempt.variantOf(stage) == again.get() &&
-                      llvm::is_contained(known.asArrayRef(), int64_t(layer));
-  rematerializeLayers(main, chosen);
+    for (const Again &way : again) {
+      if (&attempt.variantOf(stage) != way.variant.get())
+        continue;
+      auto known = way.variant->function->getAttrOfType<DenseI64ArrayAttr>(attr::rematerialized);
+      for (unsigned layer = stage.lo; known && layer < stage.hi; ++layer)
+        chosen[layer] = llvm::is_contained(known.asArrayRef(), int64_t(layer));
+      isGiven |= way.kept.has_value();
+      for (unsigned layer = stage.lo; way.kept && layer < stage.hi; ++layer)
+        for (Operation *op : plain->layers.opsOfLayer[layer])
+          if (way.kept->contains(op))
+            kept.insert(op);
+    }
+  rematerializeLayers(main, chosen, isGiven ? &kept : nullptr);
   llvm::Expected<std::unique_ptr<StepVariant>> variant = StepVariant::read(main, method, meshes);
   if (!variant)
     return variant.takeError();
@@ -709,9 +755,10 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (llvm::Error error = checkOptions())
     return error;
   auto end = llvm::scope_exit([&] {
-    if (again)
-      again->function.erase();
-    plain = again = settled = nullptr;
+    for (Again &way : again)
+      way.variant->function.erase();
+    again.clear();
+    plain = settled = nullptr;
   });
   StageSearchSpace tried;
   if (llvm::Error error = readSchedules(tried))
@@ -814,14 +861,15 @@ llvm::Error AlpaSearchStagesPass::run() {
                                       : std::string())));
   if (!(*best)->hasPlan() && setup.tried.schedules.empty()) {
     llvm::Expected<std::unique_ptr<StageAttempt>> free =
-        attempt(*virtualSetup, {again ? again.get() : plain.get()}, /*ignoresMemory=*/true);
+        attempt(*virtualSetup, {again.empty() ? plain.get() : again.front().variant.get()},
+                /*ignoresMemory=*/true);
     if (!free)
       return free.takeError();
     return fail(explainVirtualInfeasible((*free)->found, problem, virtualTried));
   }
   // The least that is needed is what layers that are computed again need.
-  if (!(*best)->hasPlan() && again && !options.allDiffer)
-    best = attempt(setup, {again.get()});
+  if (!(*best)->hasPlan() && !again.empty() && !options.allDiffer)
+    best = attempt(setup, {again.front().variant.get()});
   if (!best)
     return best.takeError();
   StageCosts &costs = (*best)->costs;
@@ -843,7 +891,7 @@ llvm::Error AlpaSearchStagesPass::run() {
                        "stage");
     };
     return fail(
-        explainInfeasible((*best)->search, costs, setup.tried, main, again != nullptr, whyNone));
+        explainInfeasible((*best)->search, costs, setup.tried, main, !again.empty(), whyNone));
   }
   const TimedPlan &timed = found.timed;
   if (timed.devices.empty())

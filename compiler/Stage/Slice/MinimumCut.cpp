@@ -2,9 +2,13 @@
 
 #include "compiler/Stage/Slice/MinimumCut.h"
 
+#include "compiler/Analysis/ShardingRule.h"
+
+#include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/Operation.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
+#include "llvm/ADT/StringSet.h"
 
 #include <cstdint>
 #include <limits>
@@ -156,6 +160,40 @@ llvm::SmallVector<unsigned> MinCut::solve() {
 //===----------------------------------------------------------------------===//
 // Which values to keep, which to make again
 //===----------------------------------------------------------------------===//
+
+int64_t stage::fusedBytes(Operation *op) {
+  static const llvm::StringSet<> copies = {"stablehlo.concatenate", "stablehlo.pad",
+                                           "stablehlo.reverse", "stablehlo.transpose"};
+  static const llvm::StringSet<> simple = {"stablehlo.abs",
+                                           "stablehlo.add",
+                                           "stablehlo.and",
+                                           "stablehlo.ceil",
+                                           "stablehlo.clamp",
+                                           "stablehlo.compare",
+                                           "stablehlo.convert",
+                                           "stablehlo.floor",
+                                           "stablehlo.maximum",
+                                           "stablehlo.minimum",
+                                           "stablehlo.multiply",
+                                           "stablehlo.negate",
+                                           "stablehlo.not",
+                                           "stablehlo.or",
+                                           "stablehlo.select",
+                                           "stablehlo.shift_left",
+                                           "stablehlo.shift_right_arithmetic",
+                                           "stablehlo.shift_right_logical",
+                                           "stablehlo.sign",
+                                           "stablehlo.subtract",
+                                           "stablehlo.xor",
+                                           "chlo.square"};
+  StringRef name = op->getName().getStringRef();
+  auto type = cast<RankedTensorType>(op->getResult(0).getType());
+  if (copies.contains(name))
+    return static_cast<int64_t>(analysis::getTensorBytes(type));
+  if (analysis::getFlops(op) == 0)
+    return 0;
+  return simple.contains(name) ? type.getNumElements() / 4 : 2 * type.getNumElements();
+}
 
 ValueCut stage::cutValues(ArrayRef<Value> wanted, function_ref<int64_t(Value)> keepCost,
                           function_ref<std::optional<Remaking>(Value)> remaking) {

@@ -17,6 +17,11 @@ struct Remaking {
   mlir::ValueRange operands;
 };
 
+/// What it costs to run an op of one result within the loops of those that read it, in bytes that
+/// could be read or written in the same time. Broadcasts and slices cost nothing, transposes and
+/// the like are copies.
+int64_t fusedBytes(mlir::Operation *op);
+
 struct ValueCut {
   llvm::SetVector<mlir::Value> kept;
   llvm::DenseSet<mlir::Operation *> remade; // That the wanted values take besides.

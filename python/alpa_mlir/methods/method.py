@@ -406,8 +406,8 @@ class Method(ABC):
             with which a step that fits takes the fewest seconds.
         remat_keeps: what of such layers is kept all the same: `"nothing"`, or `"products"`, but for
             products of activations that are larger than what they are made of (scores of
-            attention); or `"auto"` for the one with which the step takes the fewest seconds, where
-            `remat` is `"auto"`, else `"nothing"`.
+            attention); or `"auto"` for nothing, products or the values of a minimum cut, whatever
+            takes the fewest seconds (`docs/layers.md`), where `remat` is `"auto"`, else `"nothing"`.
         memory_fraction: part of a device's memory that a plan may use.
         time_limit_seconds: for the shardings of one stage, an outer bound: what ends their search
             is work, about a minute of it, so that a busy machine finds the same plan. Where the
@@ -737,6 +737,7 @@ class Method(ABC):
             "time-limit": str(self.time_limit_seconds),
             "method": self.method,
             **({"remat": "auto"} if is_searched else {}),
+            **({"remat-keeps": "auto"} if is_searched and self.remat_keeps == "auto" else {}),
             "mesh-axes": str(self.num_mesh_axes),
             **({"gap": str(_COARSE_GAP), "work-limit": str(_COARSE_WORK)} if coarse else {}),
             **({} if why else {"explain-misfit": "false"}),

@@ -87,7 +87,7 @@ class Candidates:
         traced: the step.
         annotated: its signature as the compiler wants it.
         method: its number of micro-batches does not matter here; of `"auto"` options that the
-            candidates have in common (`padding`, `remat_keeps`), the first choice.
+            candidates have in common (`padding`), the first choice.
         progress: called with (candidates tried, candidates known of, what is tried now).
         solved: a folder in which solved stages are kept, or None.
         drops_pins: whether the step's sharding constraints do not count.
@@ -924,8 +924,6 @@ def _best_variant(
         if chosen is None and rate is not None:
             with contextlib.suppress(MethodError):  # Of a step without such state.
                 consider(Planner(candidates_of(replace(first, offload="optimizer"), drops_pins)))
-        if chosen is not None and _computes_again(chosen, method):
-            consider(Planner(candidates_of(_also(chosen, remat_keeps="products"), drops_pins)))
         if chosen is not None and is_auto:
             if _moves_weights(chosen):
                 other = _also(chosen, prepare_weights="gathered")
@@ -974,26 +972,16 @@ def _prepares_scarce(chosen: Chosen) -> bool:
 def _copies_faster(chosen: Chosen, seconds_per_byte: float) -> bool:
     """Whether layers are computed again, and copying the state of the optimizer, split over all
     devices, could take less time than that."""
-    plan = chosen.found.plan
-    if chosen.found.method.offload == "optimizer":
+    found = chosen.found
+    if found.method.offload == "optimizer":
         return False
     saved = copied = 0.0
-    for index, stage in enumerate(plan.stages):
-        first, end = stage.layers
-        part = stage.predicted.get("rematerialized_layers", 0) / max(1, end - first)
-        forward = stage.predicted.get("forward_seconds", 0.0)
-        saved = max(saved, part * forward * plan.num_micro_batches)
-        held = (plan.explanation(index) or {}).get("optimizer_bytes", 0.0)
-        devices = len(plan.meshes[stage.mesh].devices)
-        copied = max(copied, held / devices * seconds_per_byte)
+    for stage in found.stages:
+        part = stage.get("rematerialized_layers", 0.0) / stage["layers"]
+        saved = max(saved, part * stage.get("forward_seconds", 0.0) * found.count)
+        held = stage.get("optimizer_bytes", 0.0) / stage["devices"]
+        copied = max(copied, held * seconds_per_byte)
     return copied < saved
-
-
-def _computes_again(chosen: Chosen, method: Method) -> bool:
-    """Whether a plan computes layers again, and may keep products of them."""
-    found = chosen.found
-    is_free = method.remat == "auto" and method.remat_keeps == "auto"
-    return is_free and any(map(found.rematerializes, range(len(found.stages))))
 
 
 def _repeats_products(chosen: Chosen) -> bool:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import zoo
-from alpa_mlir import PipeshardParallel, ShardParallel
+from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from published_models import Transformer
 from test_equality import CLUSTER, relative_difference
 
@@ -105,6 +105,48 @@ def test_numbers_stay_where_products_are_kept(name):
     (_, again), state, batch = compile_both(model, num_micro_batches=1, remat_keeps="products")
     new_state, metrics = again(state, batch)
     expected_state, expected = jax.jit(model.step)(state, batch)
+    assert relative_difference(metrics["loss"], expected["loss"]) < 1e-5
+    assert relative_difference(params_of(new_state), params_of(expected_state)) < 1e-4
+
+
+SMALL = {
+    "device_types": {"small": {"memory_bandwidth": 1e10, "peak_flops": {"float32": 2e11}}},
+    "hosts": {"devices": 2, "device_type": "small"},
+    "links": {
+        "intra_host": {"bandwidth": 4e9, "latency": 2e-6},
+        "inter_host": {"bandwidth": 1e8, "latency": 5e-5},
+    },
+}
+
+
+def parallel_on(kib, keeps):
+    """A GPT on two devices with so much memory, its arguments, and its plan."""
+    cluster = json.loads(json.dumps(SMALL))
+    cluster["device_types"]["small"]["memory_bytes"] = f"{kib}KiB"
+    model = gpt(layers=4)
+    method = AutoParallel(remat_keeps=keeps, num_micro_batches=2, schedule="1f1b", layers=4)
+    step = alpa_mlir.parallelize(model.step, cluster=cluster, method=method, cache=False)
+    return model, step, step.plan(*model.init()).plan
+
+
+# From memory in which products may be kept to little more than for what comes into layers.
+@pytest.mark.parametrize(("kib", "fastest"), [(680, "products"), (580, "cut"), (540, "nothing")])
+def test_what_layers_keep_is_searched(kib, fastest):
+    seconds = {}
+    for keeps in ("nothing", "products"):
+        try:
+            seconds[keeps] = parallel_on(kib, keeps)[2].predicted["step_seconds"]
+        except alpa_mlir.InfeasiblePlanError:
+            assert fastest != keeps
+    model, step, plan = parallel_on(kib, "auto")
+    assert [stage.predicted["rematerialized_layers"] for stage in plan.stages] == [4]
+    if fastest == "cut":
+        assert plan.predicted["step_seconds"] < 0.997 * min(seconds.values())
+    else:
+        assert plan.predicted["step_seconds"] == pytest.approx(seconds[fastest], rel=2e-3)
+    state, batch = model.init()
+    new_state, metrics = step(state, batch)
+    expected_state, expected = jax.jit(model.step)(*model.init())
     assert relative_difference(metrics["loss"], expected["loss"]) < 1e-5
     assert relative_difference(params_of(new_state), params_of(expected_state)) < 1e-4
 
