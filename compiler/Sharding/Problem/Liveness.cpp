@@ -380,8 +380,8 @@ private:
       return values[result].materialized && values[result].node == values[index].node &&
              values[result].bytes == values[index].bytes && aliased[result] < 0;
     };
-    if (llvm::isa<stablehlo::WhileOp>(reader.op))
-      return llvm::any_of(llvm::zip_equal(reader.operands, reader.results), [&](auto pair) {
+    if (llvm::isa<stablehlo::WhileOp>(reader.op)) // What its body captures comes behind.
+      return llvm::any_of(llvm::zip(reader.operands, reader.results), [&](auto pair) {
         return std::get<0>(pair) == index && isAlike(std::get<1>(pair));
       });
     return reader.fusible && reader.results.size() == 1 && isAlike(reader.results[0]);

@@ -406,8 +406,9 @@ class Method(ABC):
             with which a step that fits takes the fewest seconds.
         remat_keeps: what of such layers is kept all the same: `"nothing"`, or `"products"`, but for
             products of activations that are larger than what they are made of (scores of
-            attention); or `"auto"` for nothing, products or the values of a minimum cut, whatever
-            takes the fewest seconds (`docs/layers.md`), where `remat` is `"auto"`, else `"nothing"`.
+            attention); or `"auto"` for nothing, products or the values of a minimum cut
+            (`docs/layers.md`), whatever takes the fewest seconds, where `remat` is `"auto"`, else
+            `"nothing"`.
         memory_fraction: part of a device's memory that a plan may use.
         time_limit_seconds: for the shardings of one stage, an outer bound: what ends their search
             is work, about a minute of it, so that a busy machine finds the same plan. Where the
