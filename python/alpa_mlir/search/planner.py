@@ -61,8 +61,8 @@ class Found:
         self.count = count
         self.method = method
         self.seconds: float = module.predicted()["step_seconds"]
-        self.schedule = module.chosen_schedule()
-        self.stages = module.predicted_stages()
+        self.schedule: str = module.chosen_schedule()
+        self.stages: list[dict[str, float]] = module.predicted_stages()
 
     @functools.cached_property
     def plan(self) -> Plan:
