@@ -255,12 +255,18 @@ llvm::Error LazyStageDp::tryAllDevices(FoundPlan &best) {
     return llvm::Error::success();
   problem.usesAllDevices = true;
   auto end = llvm::scope_exit([&] { problem.usesAllDevices = false; });
-  costs.refresh(/*onlySolved=*/false);
-  StagePlan hoped = runDp();
-  if (hoped.stages.empty())
-    return llvm::Error::success();
-  if (llvm::Error error = costs.solve(requestsOf(hoped, /*onlyHopes=*/true)))
-    return error;
+  // The first of these may only sharpen bounds.
+  constexpr unsigned kMostRounds = 8;
+  for (unsigned round = 0; round < kMostRounds; ++round) {
+    costs.refresh(/*onlySolved=*/false);
+    StagePlan hoped = runDp();
+    if (hoped.stages.empty())
+      return llvm::Error::success();
+    if (llvm::Error error = costs.solve(requestsOf(hoped, /*onlyHopes=*/true)))
+      return error;
+    if (!solved(hoped).stages.empty())
+      break;
+  }
   costs.refresh(/*onlySolved=*/true);
   seen.clear();
   StagePlan plan = runDp(&seen);

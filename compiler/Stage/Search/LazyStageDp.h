@@ -64,7 +64,7 @@ private:
   std::vector<StageCosts::Request> requestsOf(const StagePlan &plan, bool onlyHopes) const;
   StagePlan solved(StagePlan plan) const;
   llvm::Expected<FoundPlan> fastest(const StagePlan &plan, int64_t &held) const;
-  /// What using all devices would cost, by one round of solves.
+  /// What using all devices would cost, by few rounds of solves.
   llvm::Error tryAllDevices(FoundPlan &best);
   /// Takes the best of close plans under `reorderings` if it is faster.
   llvm::Error reorder(FoundPlan &best, llvm::ArrayRef<const StagePlan *> plans) const;
