@@ -679,7 +679,10 @@ llvm::Error StageCosts::prepare() {
       layerKinds[variant].push_back(known.try_emplace(key, known.size()).first->second);
     }
   }
-  return boundBySingleDevices();
+  size_t solves = 0;
+  for (llvm::ArrayRef<unsigned> kinds : layerKinds)
+    solves += std::set<unsigned>(kinds.begin(), kinds.end()).size() * meshes.size();
+  return solves <= options.mostAtOnce ? askAll() : boundBySingleDevices();
 }
 
 /// The mesh of one of its devices.

@@ -43,6 +43,9 @@ struct StageCostOptions {
   int64_t mostInFlight = 1;         // Micro-batches whose activations a stage may have to keep.
   double workLimit = 3e10;          // Of the solver for one stage, at most.
   double timeLimitSeconds = 600;    // The outer bound.
+  /// Up to so many solves of single layers are made at the beginning, of all views: that takes
+  /// little time, and more of what is found is true from the first run of the DP on.
+  size_t mostAtOnce = 256;
   /// How far, as a part, a stage's plan may be above its bound until the end.
   double tolerance = 0.01;
   /// What a method leaves of the plans, for each variant and mesh (those of the first
@@ -84,8 +87,8 @@ public:
   /// Puts what is new into the store.
   void keep() const;
 
-  /// First bounds, from what single layers take on a single device. The error is an op that
-  /// cannot be planned.
+  /// First bounds, from the single layers, or where these are many from what they take on a
+  /// single device. The error is an op that cannot be planned.
   llvm::Error prepare();
   /// Bounds from the single layers on every view, where those that requests rest on are not
   /// enough: for `weightPart`, or where few requests are made at a time.

@@ -100,8 +100,9 @@ llvm::Expected<StagePlan> LazyStageDp::search(double mostSeconds) {
     for (const StagePlan &plan : others)
       offer(solved(plan));
   }
-  // What was solved on the way may go together better; what is in the plan is worth
-  // more time.
+  // What was solved on the way may go together better, by their events if not by the formula; what
+  // is in the plan is worth more time.
+  problem.mostSeconds = std::numeric_limits<double>::infinity();
   while (true) {
     costs.refresh(/*onlySolved=*/true);
     seen.clear();

@@ -57,8 +57,10 @@ public:
 private:
   /// What a plan has to be below to be looked for.
   double target() const {
-    double most = std::min(best.seconds, problem.mostSeconds);
-    return most - std::max(gaps * problem.epsilonSeconds, problem.epsilonPart * most);
+    if (best.stages.empty())
+      return problem.mostSeconds;
+    double nearly = std::max(gaps * problem.epsilonSeconds, problem.epsilonPart * best.seconds);
+    return std::min(best.seconds - nearly, problem.mostSeconds);
   }
 
   /// The sum of the plan that was found, or infinity.
