@@ -114,7 +114,7 @@ llvm::Expected<std::vector<StageRule>> stage::applyPipelineMethod(llvm::StringRe
   if (method == "inter-only") {
     if (devices > int64_t(numLayers))
       return fail("needs a layer for each of " + llvm::Twine(devices) + " devices, got " +
-                  llvm::Twine(numLayers) + "; raise the number of layers of alpa-cluster-layers");
+                  llvm::Twine(numLayers) + "; raise `layers`");
     return std::vector<StageRule>{nullptr};
   }
 

@@ -34,7 +34,7 @@ llvm::Error stage::checkVirtualStages(const StageSearchSpace &tried, const Searc
   if (perMesh * space.submeshes.size() > numLayers)
     return llvm::createStringError(
         "%u stages on each of %u meshes need %u layers, got %u; use fewer virtual-stages, or raise "
-        "the number of layers of alpa-cluster-layers",
+        "`layers`",
         perMesh, unsigned(space.submeshes.size()), unsigned(perMesh * space.submeshes.size()),
         numLayers);
   return llvm::Error::success();
