@@ -42,7 +42,7 @@
 
 // UNKNOWN: error: alpa-search-stages: unknown pipeline 'equal', expected one of auto, intra-only, inter-only, equal-layer, equal-mesh, uniform
 // GIVEN: error: alpa-search-stages: pipeline 'equal-mesh' chooses the stages, which submeshes give; leave one of them out
-// LAYERS: error: alpa-search-stages: pipeline 'inter-only' needs a layer for each of 12 devices, got 8; raise the number of layers
+// LAYERS: error: alpa-search-stages: pipeline 'inter-only' needs a layer for each of 12 devices, got 8; raise `layers`
 // HOSTS: error: alpa-search-stages: pipeline 'intra-only' needs a cluster that is one mesh: hosts with as many devices each
 // DIVIDES: error: alpa-search-stages: pipeline 'uniform' finds no number of stages that divides both 8 layers and 6 devices
 module {
