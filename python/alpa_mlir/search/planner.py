@@ -248,7 +248,8 @@ class Candidates:
             self._progress(self._done, self._done + 1, what)
 
     def end(self) -> None:
-        """Tell the progress function that the search is over."""
+        """Tell the progress function that the search is over; what was not chosen is let go."""
+        self._exact.clear()
         if self._progress is not None:
             self._progress(self._done, self._done, "planned")
 
