@@ -52,13 +52,53 @@ def step_of(layer):
     return step
 
 
-def make_step(implementation, key_heads, is_causal=False, lengths=False, bias=None, **options):
-    """Two layers of attention and their SGD update; outputs of padding count nothing."""
+def layer_of(attend):
+    """A layer of attention around `attend(query, key, value, params, batch)`."""
 
     def layer(x, params, batch):
-        query = jnp.einsum("btd,dnh->btnh", x, params["query"])
-        key = jnp.einsum("btd,dnh->btnh", x, params["key"])
-        value = jnp.einsum("btd,dnh->btnh", x, params["value"])
+        query, key, value = (
+            jnp.einsum("btd,dnh->btnh", x, params[name]) for name in ("query", "key", "value")
+        )
+        out = attend(query, key, value, params, batch)
+        return x + jnp.einsum("btnh,nhd->btd", out, params["out"])
+
+    return layer
+
+
+def without_padding(out, lengths):
+    """Outputs of padding count nothing."""
+    return out * (jnp.arange(out.shape[1]) < lengths[:, None])[..., None, None]
+
+
+def draw_inputs(key_heads, tokens=TOKENS, width=WIDTH, features=FEATURES):
+    """The state of two layers, and a batch."""
+    keys = iter(jax.random.split(jax.random.PRNGKey(0), 16))
+
+    def draw(*shape):
+        return 0.3 * jax.random.normal(next(keys), shape)
+
+    state = [
+        {
+            "query": draw(width, HEADS, features),
+            "key": draw(width, key_heads, features),
+            "value": draw(width, key_heads, features),
+            "out": draw(HEADS, features, width),
+            "bias": draw(1, HEADS, tokens, tokens),
+        }
+        for _ in range(2)
+    ]
+    batch = {
+        "x": 3 * draw(BATCH, tokens, width),
+        "lengths": jax.random.randint(next(keys), (BATCH,), 3, tokens + 1),
+        "bias": draw(BATCH, HEADS, tokens, tokens),
+    }
+    return state, batch
+
+
+def make_step(implementation, key_heads, is_causal=False, lengths=False, bias=None, **options):
+    """Two layers of attention and their SGD update."""
+
+    def attend(query, key, value, params, batch):
         given = dict(options)
         if lengths:
             given |= dict.fromkeys(("query_seq_lengths", "key_value_seq_lengths"), batch["lengths"])
@@ -67,31 +107,9 @@ def make_step(implementation, key_heads, is_causal=False, lengths=False, bias=No
         out = jax.nn.dot_product_attention(
             query, key, value, is_causal=is_causal, implementation=implementation, **given
         )
-        if lengths:
-            out *= (jnp.arange(TOKENS) < batch["lengths"][:, None])[..., None, None]
-        return x + jnp.einsum("btnh,nhd->btd", out, params["out"])
+        return without_padding(out, batch["lengths"]) if lengths else out
 
-    keys = iter(jax.random.split(jax.random.PRNGKey(0), 16))
-
-    def draw(*shape):
-        return 0.3 * jax.random.normal(next(keys), shape)
-
-    state = [
-        {
-            "query": draw(WIDTH, HEADS, FEATURES),
-            "key": draw(WIDTH, key_heads, FEATURES),
-            "value": draw(WIDTH, key_heads, FEATURES),
-            "out": draw(HEADS, FEATURES, WIDTH),
-            "bias": draw(1, HEADS, TOKENS, TOKENS),
-        }
-        for _ in range(2)
-    ]
-    batch = {
-        "x": 3 * draw(BATCH, TOKENS, WIDTH),
-        "lengths": jax.random.randint(next(keys), (BATCH,), 3, TOKENS + 1),
-        "bias": draw(BATCH, HEADS, TOKENS, TOKENS),
-    }
-    return step_of(layer), state, batch
+    return step_of(layer_of(attend)), *draw_inputs(key_heads)
 
 
 @pytest.fixture

@@ -14,9 +14,18 @@ import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel
 from alpa_mlir.errors import MicroBatchError, UnsupportedOpError
 from test_equality import CLUSTER
-from test_fused_attention import GPUS, assert_equal_update, step_of
+from test_fused_attention import (
+    BATCH,
+    GPUS,
+    HEADS,
+    assert_equal_update,
+    draw_inputs,
+    layer_of,
+    step_of,
+    without_padding,
+)
 
-BATCH, TOKENS, WIDTH, HEADS, FEATURES = 8, 8, 16, 4, 4
+TOKENS, WIDTH, FEATURES = 8, 16, 4
 LAYOUTS = {"all": 5, "keys and values": 7, "separate": 9}
 MASKS = {"none": 0, "padding": 1, "causal": 2, "padding causal": 3, "bottom right": 4}
 METHODS = {
@@ -117,40 +126,18 @@ def plain_attention(mask):
 
 
 def make_step(attend, bias_of=None):
-    """Two layers of attention, and their SGD update; outputs of padding count nothing."""
+    """Two layers of attention, and their SGD update."""
 
-    def layer(x, params, batch):
-        query, key, value = (jnp.einsum("btd,dnh->btnh", x, params[n]) for n in "qkv")
+    def biased(query, key, value, params, batch):
         bias = {"examples": batch["bias"], "heads": params["bias"]}.get(bias_of, jnp.zeros(0))
         out = attend(query, key, value, bias, batch["lengths"])
-        out *= (jnp.arange(TOKENS) < batch["lengths"][:, None])[..., None, None]
-        return x + jnp.einsum("btnh,nhd->btd", out, params["out"])
+        return without_padding(out, batch["lengths"])
 
-    return step_of(layer)
+    return step_of(layer_of(biased))
 
 
 def make_inputs(key_heads):
-    keys = iter(jax.random.split(jax.random.PRNGKey(0), 16))
-
-    def draw(*shape):
-        return 0.3 * jax.random.normal(next(keys), shape)
-
-    state = [
-        {
-            "q": draw(WIDTH, HEADS, FEATURES),
-            "k": draw(WIDTH, key_heads, FEATURES),
-            "v": draw(WIDTH, key_heads, FEATURES),
-            "out": draw(HEADS, FEATURES, WIDTH),
-            "bias": draw(1, HEADS, TOKENS, TOKENS),
-        }
-        for _ in range(2)
-    ]
-    batch = {
-        "x": 3 * draw(BATCH, TOKENS, WIDTH),
-        "lengths": jax.random.randint(next(keys), (BATCH,), 3, TOKENS + 1),
-        "bias": draw(BATCH, HEADS, TOKENS, TOKENS),
-    }
-    return state, batch
+    return draw_inputs(key_heads, TOKENS, WIDTH, FEATURES)
 
 
 # Layout, heads of keys, mask, whose bias, whether there is an offset of the softmax.
