@@ -23,17 +23,9 @@ struct OffloadState : stage::impl::AlpaOffloadStateBase<OffloadState> {
   using Base::Base;
 
   void runOnOperation() override {
-    auto main = getOperation().lookupSymbol<func::FuncOp>("main");
-    if (!main || main.isDeclaration()) {
-      getOperation().emitError("the module has no function @main");
+    func::FuncOp main = findLayeredMain(getOperation());
+    if (!main)
       return signalPassFailure();
-    }
-    for (Operation &op : main.front().without_terminator())
-      if (!phaseOf(&op) || !op.hasAttr(attr::layer)) {
-        op.emitError("has no `alpa.phase` or `alpa.layer`; run alpa-import and "
-                     "alpa-cluster-layers first");
-        return signalPassFailure();
-      }
     for (BlockArgument arg : main.getArguments()) {
       if (!isOfUpdate(main, arg))
         continue;

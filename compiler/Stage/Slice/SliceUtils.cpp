@@ -47,6 +47,21 @@ std::optional<int64_t> stage::stageOf(Operation *op) {
   return std::nullopt;
 }
 
+func::FuncOp stage::findLayeredMain(ModuleOp module) {
+  auto main = module.lookupSymbol<func::FuncOp>("main");
+  if (!main || main.isDeclaration()) {
+    module.emitError("the module has no function @main");
+    return {};
+  }
+  for (Operation &op : main.front().without_terminator())
+    if (!phaseOf(&op) || !op.hasAttr(attr::layer)) {
+      op.emitError("has no `alpa.phase` or `alpa.layer`; run alpa-import and "
+                   "alpa-cluster-layers first");
+      return {};
+    }
+  return main;
+}
+
 bool stage::isRepeatable(Operation *op) {
   // Of the ops that are not elementwise, those that only move elements.
   static const llvm::StringSet<> others = {"stablehlo.bitcast_convert",

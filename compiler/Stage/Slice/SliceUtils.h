@@ -6,6 +6,7 @@
 #include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/BuiltinOps.h"
 #include "llvm/ADT/DenseSet.h"
 
 namespace alpa::stage {
@@ -17,6 +18,10 @@ enum class Phase { Prepare, Forward, Barrier, Backward, Update };
 std::optional<Phase> phaseOf(mlir::Operation *op);
 llvm::StringRef stringifyPhase(Phase phase);
 std::optional<int64_t> stageOf(mlir::Operation *op);
+
+/// @main of the module, whose ops have phases and layers; null, with an error, if there is none
+/// such.
+mlir::func::FuncOp findLayeredMain(mlir::ModuleOp module);
 
 /// One result computed element by element (or a constant, or only moved), no
 /// regions: running it twice costs little and changes nothing.
