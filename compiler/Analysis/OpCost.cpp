@@ -1,10 +1,10 @@
 //===- OpCost.cpp - arithmetic and memory traffic of an op ----------------===//
 
-#include "compiler/Analysis/AttentionCall.h"
-#include "compiler/Analysis/BlockScaledDot.h"
-#include "compiler/Analysis/CallRule.h"
+#include "compiler/Analysis/Calls/AttentionCall.h"
+#include "compiler/Analysis/Calls/BlockScaledDot.h"
+#include "compiler/Analysis/Calls/CallRule.h"
+#include "compiler/Analysis/Calls/TransformerEngineCall.h"
 #include "compiler/Analysis/RuleBuilder.h"
-#include "compiler/Analysis/TransformerEngineCall.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Chlo/ChloOps.h"
 #include "mlir/IR/Matchers.h"

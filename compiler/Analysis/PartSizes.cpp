@@ -2,8 +2,8 @@
 
 #include "compiler/Analysis/PartSizes.h"
 
-#include "compiler/Analysis/AttentionCall.h"
-#include "compiler/Analysis/CallRule.h"
+#include "compiler/Analysis/Calls/AttentionCall.h"
+#include "compiler/Analysis/Calls/CallRule.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 #include "mlir/IR/Matchers.h"
 #include "llvm/ADT/TypeSwitch.h"

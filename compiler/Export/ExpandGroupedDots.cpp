@@ -1,6 +1,7 @@
 //===- ExpandGroupedDots.cpp - products of groups, as backends know them --===//
 
 #include "compiler/Analysis/PartSizes.h"
+#include "compiler/Analysis/PlainOps.h"
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Export/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -21,10 +22,6 @@ using namespace mlir;
 using namespace alpa;
 namespace hlo = mlir::stablehlo;
 using analysis::splatOf;
-
-/// How many groups there are in all, of rows that are in their order (alpa-undo-sorts). Without it
-/// rows are sorted, which gives the same.
-static constexpr llvm::StringLiteral kOrdered = "ordered";
 
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 static ArrayRef<int64_t> shapeOf(Value value) { return typeOf(value).getShape(); }
@@ -141,24 +138,9 @@ Value Expander::isOf(Value groups, int64_t count, int64_t dim) {
   return compare(hlo::ComparisonDirection::EQ, spread(groups, shape, {1 - dim}), iota(type, dim));
 }
 
-/// Of int32, over the first dimension.
+/// Over the first dimension.
 Value Expander::sum(Value value) {
-  auto scalar = RankedTensorType::get({}, builder.getI32Type());
-  OperationState state(*loc, "stablehlo.reduce", {value, splat(0, scalar)},
-                       typeOf(value).clone(shapeOf(value).drop_front()));
-  state.addAttribute("dimensions", builder.getDenseI64ArrayAttr({0}));
-  Block *body = new Block();
-  state.addRegion()->push_back(body);
-  body->addArguments({scalar, scalar}, {*loc, *loc});
-  {
-    OpBuilder::InsertionGuard guard(builder);
-    builder.setInsertionPointToEnd(body);
-    Value both = make("stablehlo.add", body->getArguments(), scalar);
-    OperationState end(*loc, "stablehlo.return");
-    end.addOperands(both);
-    builder.create(end);
-  }
-  return builder.create(state)->getResult(0);
+  return analysis::PlainOps(builder, *loc).reduce(value, {0}, analysis::Reducer::Sum);
 }
 
 /// Rows from number `first` on, and then those before it.
@@ -310,14 +292,14 @@ void Expander::expand(Operation *op) {
   } else {
     auto [it, isNew] = orders.try_emplace({groups.getAsOpaquePointer(), count});
     if (isNew) {
-      auto ordered = op->getAttrOfType<IntegerAttr>(kOrdered);
+      auto ordered = op->getAttrOfType<IntegerAttr>(attr::ordered);
       it->second =
           makeOrder(groups, count, ordered ? std::optional(ordered.getInt()) : std::nullopt);
     }
     result = sorted(op, it->second, count);
   }
   for (NamedAttribute attribute : op->getDiscardableAttrs())
-    if (attribute.getName() != kOrdered)
+    if (attribute.getName() != attr::ordered)
       result.getDefiningOp()->setAttr(attribute.getName(), attribute.getValue());
   op->getResult(0).replaceAllUsesWith(result);
   op->erase();
@@ -362,7 +344,8 @@ void Expander::splitBatches(GroupedSumOp op) {
   one[0] = 1;
   for (int64_t batch = 0; batch < type.getDimSize(0); ++batch) {
     SmallVector<NamedAttribute> attributes;
-    for (StringRef name : {StringRef("precision_config"), StringRef("dense"), StringRef(kOrdered)})
+    for (StringRef name :
+         {StringRef("precision_config"), StringRef("dense"), StringRef(attr::ordered)})
       if (Attribute value = op->getAttr(name))
         attributes.push_back(builder.getNamedAttr(name, value));
     Value sum =
@@ -377,7 +360,7 @@ void Expander::splitBatches(GroupedSumOp op) {
   if (wanted != type)
     result = make("stablehlo.reshape", result, wanted);
   for (NamedAttribute attribute : op->getDiscardableAttrs())
-    if (attribute.getName() != kOrdered)
+    if (attribute.getName() != attr::ordered)
       result.getDefiningOp()->setAttr(attribute.getName(), attribute.getValue());
   op.getResult().replaceAllUsesWith(result);
   op.erase();

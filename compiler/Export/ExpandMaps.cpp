@@ -1,7 +1,7 @@
 //===- ExpandMaps.cpp - kernels, called as they were written --------------===//
 
-#include "compiler/Analysis/AttentionCall.h"
-#include "compiler/Analysis/PartSizes.h"
+#include "compiler/Analysis/Calls/AttentionCall.h"
+#include "compiler/Analysis/PlainOps.h"
 #include "compiler/Export/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
@@ -109,47 +109,18 @@ static void sumLengths(stablehlo::CustomCallOp call) {
   if (!attention || !attention->hasOwnLengths)
     return;
   Operation *op = call;
-  OpBuilder builder(op);
-  auto make = [&](StringRef name, ValueRange operands, Type type,
-                  ArrayRef<NamedAttribute> attributes = {}) {
-    return builder.create(OperationState(op->getLoc(), name, operands, type, attributes))
-        ->getResult(0);
-  };
+  analysis::PlainOps ops(op);
   for (int operand : {attention->queryLengths, attention->keyLengths}) {
     Value lengths = op->getOperand(operand);
     RankedTensorType type = typeOf(lengths);
     int64_t count = type.getDimSize(0);
-    RankedTensorType square = type.clone({count + 1, count}), sums = type.clone({count + 1}),
-                     scalar = RankedTensorType::get({}, type.getElementType());
-    auto places = [&](int64_t dim) {
-      return make("stablehlo.iota", {}, square,
-                  builder.getNamedAttr("iota_dimension", builder.getI64IntegerAttr(dim)));
-    };
-    Value first = places(1), second = places(0);
+    RankedTensorType square = type.clone({count + 1, count});
     Value isBefore =
-        make("stablehlo.compare", {first, second}, square.clone(builder.getI1Type()),
-             builder.getNamedAttr("comparison_direction",
-                                  stablehlo::ComparisonDirectionAttr::get(
-                                      builder.getContext(), stablehlo::ComparisonDirection::LT)));
-    Value spread =
-        make("stablehlo.broadcast_in_dim", lengths, square,
-             builder.getNamedAttr("broadcast_dimensions", builder.getDenseI64ArrayAttr({1})));
-    Value zeros =
-        stablehlo::ConstantOp::create(builder, op->getLoc(), analysis::splatOf(0, square));
-    Value counted = make("stablehlo.select", {isBefore, spread, zeros}, square);
-    Value zero = stablehlo::ConstantOp::create(builder, op->getLoc(), analysis::splatOf(0, scalar));
-    OperationState state(op->getLoc(), stablehlo::ReduceOp::getOperationName(), {counted, zero},
-                         sums);
-    state.addAttribute("dimensions", builder.getDenseI64ArrayAttr({1}));
-    Block &body = state.addRegion()->emplaceBlock();
-    body.addArguments({scalar, scalar}, {op->getLoc(), op->getLoc()});
-    Operation *reduce = builder.create(state);
-    OpBuilder::InsertionGuard guard(builder);
-    Block &inner = reduce->getRegion(0).front();
-    builder.setInsertionPointToStart(&inner);
-    Value both = make("stablehlo.add", inner.getArguments(), scalar);
-    builder.create(OperationState(op->getLoc(), "stablehlo.return", both, TypeRange()));
-    op->setOperand(operand, reduce->getResult(0));
+        ops.compare(stablehlo::ComparisonDirection::LT, ops.iota(square, 1), ops.iota(square, 0));
+    Value spread = ops.broadcast(lengths, square.getShape(), {1});
+    Value zeros = stablehlo::ConstantOp::create(ops.builder, ops.loc, analysis::splatOf(0, square));
+    Value counted = ops.make("stablehlo.select", {isBefore, spread, zeros}, square);
+    op->setOperand(operand, ops.reduce(counted, {1}, analysis::Reducer::Sum));
   }
   attention->setOwnLengths(false);
 }

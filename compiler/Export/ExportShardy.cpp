@@ -1,6 +1,7 @@
 //===- ExportShardy.cpp - shardings become Shardy annotations -------------===//
 
 #include "compiler/Analysis/PartSizes.h"
+#include "compiler/Analysis/PlainOps.h"
 #include "compiler/Export/AttributeJson.h"
 #include "compiler/Export/Passes.h"
 #include "compiler/Spmd/OpSplit.h"
@@ -410,7 +411,7 @@ private:
     if (failed(manual))
       return failure();
     OpBuilder builder(op);
-    Value total = sumOfTerms(builder, (*manual)->getResult(0), type);
+    Value total = sumOfTerms(builder, (*manual)->getResult(0));
     op->getResult(0).replaceAllUsesWith(total);
     op->erase();
     Value held = total;
@@ -435,24 +436,8 @@ private:
     return type.clone(shape);
   }
 
-  static Value sumOfTerms(OpBuilder &builder, Value terms, RankedTensorType type) {
-    Location loc = terms.getLoc();
-    auto scalar = RankedTensorType::get({}, type.getElementType());
-    Value zero = stablehlo::ConstantOp::create(builder, loc, analysis::splatOf(0, scalar));
-    OperationState sum(loc, "stablehlo.reduce", {terms, zero}, type,
-                       builder.getNamedAttr("dimensions", builder.getDenseI64ArrayAttr({0})));
-    Block *add = new Block();
-    sum.addRegion()->push_back(add);
-    add->addArguments({scalar, scalar}, {loc, loc});
-    {
-      OpBuilder::InsertionGuard guard(builder);
-      builder.setInsertionPointToEnd(add);
-      Value both =
-          builder.create(OperationState(loc, "stablehlo.add", add->getArguments(), scalar))
-              ->getResult(0);
-      builder.create(OperationState(loc, "stablehlo.return", both, TypeRange()));
-    }
-    return builder.create(sum)->getResult(0);
+  static Value sumOfTerms(OpBuilder &builder, Value terms) {
+    return analysis::PlainOps(builder, terms.getLoc()).reduce(terms, {0}, analysis::Reducer::Sum);
   }
 
   /// Keys and values go round the devices that share the tokens.
@@ -587,7 +572,7 @@ private:
     builder.setInsertionPointAfter(manual);
     Value made = manual->getResult(0);
     if (termsType != type)
-      made = sumOfTerms(builder, made, type);
+      made = sumOfTerms(builder, made);
     op->replaceAllUsesWith(ValueRange(made));
     op->erase();
     Value held = made;

@@ -1,11 +1,12 @@
 //===- ExpandKernels.cpp - kernels known by name, in plain ops ------------===//
 
-#include "compiler/Analysis/AttentionCall.h"
-#include "compiler/Analysis/BlockScaledDot.h"
+#include "compiler/Import/ExpandKernels.h"
+#include "compiler/Analysis/Calls/AttentionCall.h"
+#include "compiler/Analysis/Calls/BlockScaledDot.h"
+#include "compiler/Analysis/Calls/TransformerEngineCall.h"
 #include "compiler/Analysis/PartSizes.h"
-#include "compiler/Analysis/TransformerEngineCall.h"
+#include "compiler/Analysis/PlainOps.h"
 #include "compiler/Import/Passes.h"
-#include "compiler/Import/PlainOps.h"
 #include "dialects/Common/Diagnostics.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
@@ -19,8 +20,8 @@ namespace alpa::importer {
 using namespace alpa;
 using namespace mlir;
 using analysis::AttentionCall;
+using analysis::PlainOps;
 using analysis::TransformerEngineCall;
-using importer::PlainOps;
 namespace hlo = mlir::stablehlo;
 
 namespace {

@@ -1,12 +1,13 @@
 //===- Import.cpp - from JAX's module to one planned function -------------===//
 
-#include "compiler/Analysis/CallRule.h"
+#include "compiler/Analysis/Calls/CallRule.h"
 #include "compiler/Analysis/PartSizes.h"
+#include "compiler/Analysis/PlainOps.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Import/DataFlow.h"
+#include "compiler/Import/ExpandKernels.h"
 #include "compiler/Import/NameStack.h"
 #include "compiler/Import/Passes.h"
-#include "compiler/Import/PlainOps.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Common/Diagnostics.h"
 #include "dialects/Sdy/SdyOps.h"
@@ -662,7 +663,7 @@ static bool batchRows(Operation *op) {
   SmallVector<Value> columns = takeRowColumns(op->getOperand(0), indices, roles);
   if (columns.empty())
     return false;
-  PlainOps ops(op);
+  analysis::PlainOps ops(op);
   auto element = cast<RankedTensorType>(indices.getType()).getElementType();
   for (Value &column : columns)
     column = ops.convert(column, element);

@@ -8,7 +8,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/Calls/AttentionCall.h"
 #include "compiler/Analysis/PartSizes.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Import/Passes.h"

@@ -6,9 +6,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/Calls/AttentionCall.h"
 #include "compiler/Analysis/PartSizes.h"
-#include "compiler/Import/PlainOps.h"
+#include "compiler/Analysis/PlainOps.h"
+#include "compiler/Import/ExpandKernels.h"
 
 #include "mlir/IR/Matchers.h"
 #include "llvm/ADT/BitVector.h"
@@ -19,6 +20,7 @@ using namespace alpa::importer;
 using namespace mlir;
 using analysis::AttentionCall;
 using analysis::isSplatOf;
+using analysis::PlainOps;
 namespace hlo = mlir::stablehlo;
 
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }

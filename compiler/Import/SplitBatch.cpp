@@ -14,7 +14,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/Calls/AttentionCall.h"
 #include "compiler/Analysis/PartSizes.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/Passes.h"

@@ -1612,7 +1612,7 @@ static void writeGroups(chlo::RaggedDotOp op) {
                   ArrayRef<NamedAttribute> attributes = {}) {
     OperationState state(loc, name, operands, type, attributes);
     if (name == product->name() && isOrdered) // Read by alpa-expand-grouped-dots.
-      state.addAttribute("ordered", builder.getI64IntegerAttr(groups));
+      state.addAttribute(attr::ordered, builder.getI64IntegerAttr(groups));
     for (StringRef own : {StringRef(attr::phase), StringRef(attr::eqn)})
       if (Attribute value = op->getAttr(own))
         state.addAttribute(own, value);

@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_SPMD_RINGATTENTION_H
 #define ALPA_COMPILER_SPMD_RINGATTENTION_H
 
-#include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/Calls/AttentionCall.h"
 #include "dialects/Alpa/ShardingSpec.h"
 #include "mlir/IR/Builders.h"
 

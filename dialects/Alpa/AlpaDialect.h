@@ -29,6 +29,9 @@ inline constexpr llvm::StringLiteral phase = "alpa.phase";
 inline constexpr llvm::StringLiteral eqn = "alpa.eqn";
 inline constexpr llvm::StringLiteral layer = "alpa.layer";
 /// Of @main: layers that are computed again keep what products made (alpa-rematerialize).
+/// How many groups there are in all, of a grouped product whose rows are in their order. Without
+/// it rows are sorted, which gives the same.
+inline constexpr llvm::StringLiteral ordered = "ordered";
 inline constexpr llvm::StringLiteral keepsProducts = "alpa.keeps_products";
 inline constexpr llvm::StringLiteral rematerialized = "alpa.rematerialized";
 inline constexpr llvm::StringLiteral movable = "alpa.movable";

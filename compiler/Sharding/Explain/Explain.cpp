@@ -2,7 +2,7 @@
 
 #include "compiler/Sharding/Explain/Explain.h"
 
-#include "compiler/Analysis/CallRule.h"
+#include "compiler/Analysis/Calls/CallRule.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
 #include "compiler/Sharding/Problem/Reshard.h"

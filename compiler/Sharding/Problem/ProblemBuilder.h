@@ -15,7 +15,7 @@
 #ifndef ALPA_COMPILER_SHARDING_PROBLEM_PROBLEMBUILDER_H
 #define ALPA_COMPILER_SHARDING_PROBLEM_PROBLEMBUILDER_H
 
-#include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/Calls/AttentionCall.h"
 #include "compiler/Sharding/Problem/IntraOp.h"
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "compiler/Sharding/Problem/Strategies.h"

@@ -2,7 +2,7 @@
 
 #include "compiler/Stage/Remat/Rematerialize.h"
 
-#include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/Calls/AttentionCall.h"
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Stage/Passes.h"
@@ -91,7 +91,7 @@ public:
 
   /// Of writing what would otherwise be computed where it is read.
   double keeping(Operation *op) const {
-    return !isFused(op) || isReadByKernel(op) ? 0 : secondsPerByte * bytesOf(op->getResults());
+    return isKernel(op) || isReadByKernel(op) ? 0 : secondsPerByte * bytesOf(op->getResults());
   }
 
 private:
@@ -106,7 +106,6 @@ private:
     return !rule || rule->heavy || rule->leads || op->getNumRegions() > 0 ||
            op->getNumResults() != 1;
   }
-  static bool isFused(Operation *op) { return !isKernel(op); }
   static bool isReadByKernel(Operation *op) {
     return llvm::any_of(importer::getUsers(op->getResult(0)), [](Operation *user) {
       return isKernel(user) && !isa<stablehlo::ReduceOp>(user);

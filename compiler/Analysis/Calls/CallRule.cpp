@@ -1,6 +1,6 @@
 //===- CallRule.cpp - rules that stand on calls ---------------------------===//
 
-#include "compiler/Analysis/CallRule.h"
+#include "compiler/Analysis/Calls/CallRule.h"
 
 #include "compiler/Analysis/RuleBuilder.h"
 #include "mlir/IR/Builders.h"

@@ -1,7 +1,7 @@
 //===- CallRule.h - rules that stand on calls --------------------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_ANALYSIS_CALLRULE_H
-#define ALPA_COMPILER_ANALYSIS_CALLRULE_H
+#ifndef ALPA_COMPILER_ANALYSIS_CALLS_CALLRULE_H
+#define ALPA_COMPILER_ANALYSIS_CALLS_CALLRULE_H
 
 #include "compiler/Analysis/ShardingRule.h"
 #include "dialects/Sdy/SdyOps.h"
@@ -40,4 +40,4 @@ mlir::LogicalResult importCallRule(mlir::stablehlo::CustomCallOp call);
 
 } // namespace alpa::analysis
 
-#endif // ALPA_COMPILER_ANALYSIS_CALLRULE_H
+#endif // ALPA_COMPILER_ANALYSIS_CALLS_CALLRULE_H

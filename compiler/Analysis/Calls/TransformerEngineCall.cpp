@@ -1,6 +1,6 @@
 //===- TransformerEngineCall.cpp - kernels of Transformer Engine ----------===//
 
-#include "compiler/Analysis/TransformerEngineCall.h"
+#include "compiler/Analysis/Calls/TransformerEngineCall.h"
 
 #include "compiler/Analysis/RuleBuilder.h"
 #include "llvm/Support/MathExtras.h"

@@ -1,6 +1,6 @@
 //===- BlockScaledDot.cpp - products of blocks with scales ----------------===//
 
-#include "compiler/Analysis/BlockScaledDot.h"
+#include "compiler/Analysis/Calls/BlockScaledDot.h"
 
 #include "compiler/Analysis/RuleBuilder.h"
 

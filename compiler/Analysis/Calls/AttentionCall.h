@@ -1,7 +1,7 @@
 //===- AttentionCall.h - calls of fused attention ---------------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_ANALYSIS_ATTENTIONCALL_H
-#define ALPA_COMPILER_ANALYSIS_ATTENTIONCALL_H
+#ifndef ALPA_COMPILER_ANALYSIS_CALLS_ATTENTIONCALL_H
+#define ALPA_COMPILER_ANALYSIS_CALLS_ATTENTIONCALL_H
 
 #include "compiler/Analysis/ShardingRule.h"
 #include "dialects/StableHLO/StableHLOOps.h"
@@ -79,4 +79,4 @@ void fitAttention(mlir::stablehlo::CustomCallOp call);
 
 } // namespace alpa::analysis
 
-#endif // ALPA_COMPILER_ANALYSIS_ATTENTIONCALL_H
+#endif // ALPA_COMPILER_ANALYSIS_CALLS_ATTENTIONCALL_H

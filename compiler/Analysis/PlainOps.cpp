@@ -1,19 +1,19 @@
-//===- PlainOps.cpp - what a kernel computes, in plain ops ----------------===//
+//===- PlainOps.cpp - short ways to make ops ------------------------------===//
 
-#include "compiler/Import/PlainOps.h"
+#include "compiler/Analysis/PlainOps.h"
 
 using namespace alpa;
-using namespace alpa::importer;
+using namespace alpa::analysis;
 using namespace mlir;
 namespace hlo = mlir::stablehlo;
 
-Value PlainOps::reduce(Value value, ArrayRef<int64_t> over, analysis::Reducer reducer) {
+Value PlainOps::reduce(Value value, ArrayRef<int64_t> over, Reducer reducer) {
   Shape shape;
   for (auto [dim, size] : llvm::enumerate(typeOf(value).getShape()))
     if (!llvm::is_contained(over, static_cast<int64_t>(dim)))
       shape.push_back(size);
   Type element = typeOf(value).getElementType();
-  Value initial = hlo::ConstantOp::create(builder, loc, analysis::neutralOf(reducer, element));
+  Value initial = hlo::ConstantOp::create(builder, loc, neutralOf(reducer, element));
   OperationState state(loc, hlo::ReduceOp::getOperationName(), {value, initial},
                        typeOf(value).clone(shape));
   state.addAttribute("dimensions", builder.getDenseI64ArrayAttr(over));
@@ -24,8 +24,7 @@ Value PlainOps::reduce(Value value, ArrayRef<int64_t> over, analysis::Reducer re
   OpBuilder::InsertionGuard guard(builder);
   builder.setInsertionPointToStart(&made->getRegion(0).front());
   Block &inner = made->getRegion(0).front();
-  Value combined =
-      binary(analysis::nameOf(reducer, element), inner.getArgument(0), inner.getArgument(1));
+  Value combined = binary(nameOf(reducer, element), inner.getArgument(0), inner.getArgument(1));
   builder.create(OperationState(loc, "stablehlo.return", combined, TypeRange()));
   return made->getResult(0);
 }

@@ -1,7 +1,7 @@
 //===- BlockScaledDot.h - products of blocks with scales ---------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_ANALYSIS_BLOCKSCALEDDOT_H
-#define ALPA_COMPILER_ANALYSIS_BLOCKSCALEDDOT_H
+#ifndef ALPA_COMPILER_ANALYSIS_CALLS_BLOCKSCALEDDOT_H
+#define ALPA_COMPILER_ANALYSIS_CALLS_BLOCKSCALEDDOT_H
 
 #include "compiler/Analysis/ShardingRule.h"
 #include "dialects/StableHLO/StableHLOOps.h"
@@ -26,4 +26,4 @@ struct BlockScaledDot {
 
 } // namespace alpa::analysis
 
-#endif // ALPA_COMPILER_ANALYSIS_BLOCKSCALEDDOT_H
+#endif // ALPA_COMPILER_ANALYSIS_CALLS_BLOCKSCALEDDOT_H

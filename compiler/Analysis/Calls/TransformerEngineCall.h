@@ -1,7 +1,7 @@
 //===- TransformerEngineCall.h - kernels of Transformer Engine ---*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_ANALYSIS_TRANSFORMERENGINECALL_H
-#define ALPA_COMPILER_ANALYSIS_TRANSFORMERENGINECALL_H
+#ifndef ALPA_COMPILER_ANALYSIS_CALLS_TRANSFORMERENGINECALL_H
+#define ALPA_COMPILER_ANALYSIS_CALLS_TRANSFORMERENGINECALL_H
 
 #include "compiler/Analysis/ShardingRule.h"
 #include "dialects/StableHLO/StableHLOOps.h"
@@ -105,4 +105,4 @@ struct TransformerEngineCall {
 
 } // namespace alpa::analysis
 
-#endif // ALPA_COMPILER_ANALYSIS_TRANSFORMERENGINECALL_H
+#endif // ALPA_COMPILER_ANALYSIS_CALLS_TRANSFORMERENGINECALL_H

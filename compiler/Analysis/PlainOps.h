@@ -1,19 +1,20 @@
-//===- PlainOps.h - what a kernel computes, in plain ops ---------*- C++ -*-===//
+//===- PlainOps.h - short ways to make ops -----------------------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_IMPORT_PLAINOPS_H
-#define ALPA_COMPILER_IMPORT_PLAINOPS_H
+#ifndef ALPA_COMPILER_ANALYSIS_PLAINOPS_H
+#define ALPA_COMPILER_ANALYSIS_PLAINOPS_H
 
 #include "compiler/Analysis/PartSizes.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/Builders.h"
 
-namespace alpa::importer {
+namespace alpa::analysis {
 
-/// Makes ops in front of a kernel's call, at its place in the source.
+/// Makes ops in front of another one, at its place in the source.
 class PlainOps {
 public:
   explicit PlainOps(mlir::Operation *op) : builder(op), loc(op->getLoc()) {}
+  PlainOps(const mlir::OpBuilder &builder, mlir::Location loc) : builder(builder), loc(loc) {}
 
   using Shape = llvm::SmallVector<int64_t>;
 
@@ -57,12 +58,16 @@ public:
     return make("stablehlo.broadcast_in_dim", value, typeOf(value).clone(shape),
                 dims("broadcast_dimensions", where));
   }
+  mlir::Value iota(mlir::RankedTensorType type, int64_t dim) {
+    return make("stablehlo.iota", {}, type,
+                builder.getNamedAttr("iota_dimension", builder.getI64IntegerAttr(dim)));
+  }
   mlir::Value splat(double number, mlir::RankedTensorType type) {
     return mlir::stablehlo::ConstantOp::create(
         builder, loc,
         mlir::DenseElementsAttr::get(type, builder.getFloatAttr(type.getElementType(), number)));
   }
-  mlir::Value reduce(mlir::Value value, llvm::ArrayRef<int64_t> over, analysis::Reducer reducer);
+  mlir::Value reduce(mlir::Value value, llvm::ArrayRef<int64_t> over, Reducer reducer);
   mlir::Value dot(mlir::Value lhs, mlir::Value rhs, int64_t batching,
                   llvm::ArrayRef<int64_t> lhsContracting, llvm::ArrayRef<int64_t> rhsContracting);
   mlir::Value compare(mlir::stablehlo::ComparisonDirection direction, mlir::Value lhs,
@@ -72,17 +77,6 @@ public:
   mlir::Location loc;
 };
 
-/// Writes what a kernel of Transformer Engine computes of all rows in plain ops, so that a part of
-/// the rows is all that the call needs: gradients of norms' weights, and of quantization the
-/// largest element, the scale and the sum of a bias. A router's loss, which is nothing but sums,
-/// becomes plain ops. Gives how many calls had some.
-unsigned writeSumsOfRows(mlir::Operation *function);
+} // namespace alpa::analysis
 
-/// Gives attention of Transformer Engine the lengths of each example, in place of sums over the
-/// examples before (AttentionCall::hasOwnLengths), where they are found, and nothing that it does
-/// not read. Gives how many calls have lengths of their own then.
-unsigned separateExamples(mlir::Operation *function);
-
-} // namespace alpa::importer
-
-#endif // ALPA_COMPILER_IMPORT_PLAINOPS_H
+#endif // ALPA_COMPILER_ANALYSIS_PLAINOPS_H

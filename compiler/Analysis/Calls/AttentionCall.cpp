@@ -1,11 +1,11 @@
 //===- AttentionCall.cpp - calls of fused attention -----------------------===//
 
-#include "compiler/Analysis/AttentionCall.h"
+#include "compiler/Analysis/Calls/AttentionCall.h"
 
-#include "compiler/Analysis/BlockScaledDot.h"
-#include "compiler/Analysis/CallRule.h"
+#include "compiler/Analysis/Calls/BlockScaledDot.h"
+#include "compiler/Analysis/Calls/CallRule.h"
+#include "compiler/Analysis/Calls/TransformerEngineCall.h"
 #include "compiler/Analysis/RuleBuilder.h"
-#include "compiler/Analysis/TransformerEngineCall.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"
 
