@@ -231,6 +231,7 @@ private:
     last = {op, text.str(), fix.str()};
     return failure();
   }
+  LogicalResult refuseCut(Operation *op, int64_t blocks);
   LogicalResult refuseBlocks(hlo::ReshapeOp op, int64_t dim);
   LogicalResult refuseKernel(MapOp op, unsigned operand, int64_t dim);
   Scope &scopeOf(Value made);
@@ -1401,6 +1402,15 @@ static std::string fixForBlocks(int64_t blocks) {
                                        : llvm::join(largest, " or ") + " micro-batches");
 }
 
+/// Blocks that a kernel is called for, of which micro-batches would have parts.
+LogicalResult BatchSplitter::refuseCut(Operation *op, int64_t blocks) {
+  return refuse(op,
+                llvm::formatv("a jax.shard_map calls a kernel for each of {0} blocks of the "
+                              "batch, which {1} micro-batches would cut apart",
+                              blocks, count),
+                fixForBlocks(blocks));
+}
+
 /// Rows of the batch that become blocks of rows, as in a `jax.shard_map`.
 LogicalResult BatchSplitter::refuseBlocks(hlo::ReshapeOp op, int64_t dim) {
   ArrayRef<int64_t> from = typeOf(op.getOperand()).getShape(),
@@ -1418,11 +1428,7 @@ LogicalResult BatchSplitter::refuseBlocks(hlo::ReshapeOp op, int64_t dim) {
   MapOp kernel = kernelBehind(op.getResult());
   if (!kernel || blocks == 0 || from[dim] % blocks || blocks % count == 0)
     return refuse(op, "puts examples of several micro-batches into one row");
-  return refuse(op,
-                llvm::formatv("a jax.shard_map calls a kernel for each of {0} blocks of the "
-                              "batch, which {1} micro-batches would cut apart",
-                              blocks, count),
-                fixForBlocks(blocks));
+  return refuseCut(op, blocks);
 }
 
 /// A kernel that has a dimension of the batch in its blocks, or in too few of them.
@@ -1435,11 +1441,7 @@ LogicalResult BatchSplitter::refuseKernel(MapOp op, unsigned operand, int64_t di
         "the blocks that a jax.shard_map calls a kernel for have all examples, because its "
         "in_specs do not split the batch",
         fixForBlocks(blocks));
-  return refuse(op,
-                llvm::formatv("a jax.shard_map calls a kernel for each of {0} blocks of the "
-                              "batch, which {1} micro-batches would cut apart",
-                              blocks, count),
-                fixForBlocks(blocks));
+  return refuseCut(op, blocks);
 }
 
 /// Ops whose rules keep a dimension whole that blocks of the batch pass through.
