@@ -167,6 +167,7 @@ public:
     addHeldState();
     addMoves();
     addHeldPrices();
+    addRecomputed();
     explanation.hostPicoseconds = builder.hostPicoseconds(choices);
     addExposed();
     addDecisions();
@@ -189,6 +190,7 @@ private:
                Operation *user, int64_t saved = 0);
   void addSum(const ValueInfo &sum);
   void addHeldPrices();
+  void addRecomputed();
   void addExposed();
   /// Of a collective of so many picoseconds in a step what is paid, but for what a product
   /// saves of it.
@@ -247,6 +249,13 @@ int64_t Explainer::pay(int64_t picoseconds, double part, int64_t saved) {
       (part == 1 ? picoseconds : std::llround(static_cast<double>(picoseconds) * part)) - saved;
   explanation.hiddenPicoseconds += picoseconds - paid;
   return paid;
+}
+
+void Explainer::addRecomputed() {
+  for (auto [op, index] : rowOf)
+    if (op->hasAttr(attr::recomputes))
+      explanation.recomputedPicoseconds += explanation.ops[index].computePicoseconds +
+                                           explanation.ops[index].communicationPicoseconds;
 }
 
 void Explainer::addExposed() {
@@ -643,6 +652,11 @@ TensorReshards &ProblemBuilder::reshardsOf(const ValueInfo &value) const {
   return reshards.of(analysis::shapeOf(value.value), value.bytes);
 }
 
+Explanation sharding::explainChoices(const ProblemBuilder &builder, const cost::CostModel &model,
+                                     llvm::ArrayRef<unsigned> choices) {
+  return Explainer(builder, model, choices).run();
+}
+
 llvm::Expected<Explanation> sharding::explainIntraOp(const StageView &stage,
                                                      const cost::CostModel &model,
                                                      const IntraOpOptions &options,
@@ -658,7 +672,7 @@ llvm::Expected<Explanation> sharding::explainIntraOp(const StageView &stage,
     if (choice >= node.numChoices())
       return llvm::createStringError("%s has %zu choices, but choice %u is to be explained",
                                      node.name.c_str(), node.numChoices(), choice);
-  return Explainer(builder, model, choices).run();
+  return explainChoices(builder, model, choices);
 }
 
 //===----------------------------------------------------------------------===//
@@ -846,6 +860,7 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
        named("communication", builder.getArrayAttr(trafficRows)),
        named("product_seconds", seconds(productPicoseconds)),
        named("repeated_seconds", seconds(repeatedPicoseconds)),
+       named("recomputed_seconds", seconds(recomputedPicoseconds)),
        named("weight_move_seconds", seconds(weightMovePicoseconds)),
        named("new_weight_seconds", seconds(newWeightPicoseconds)),
        named("weight_bytes", builder.getF64FloatAttr(weightBytes)),

@@ -3,7 +3,7 @@
 #ifndef ALPA_COMPILER_SHARDING_EXPLAIN_EXPLAIN_H
 #define ALPA_COMPILER_SHARDING_EXPLAIN_EXPLAIN_H
 
-#include "compiler/Sharding/Problem/IntraOp.h"
+#include "compiler/Sharding/Problem/ProblemBuilder.h"
 #include "compiler/Sharding/Problem/Strategies.h"
 #include "mlir/IR/BuiltinAttributes.h"
 #include "llvm/Support/raw_ostream.h"
@@ -86,6 +86,8 @@ struct Explanation {
   int64_t productPicoseconds = 0;  // Of all products that `axes` is about.
   /// Of `computePicoseconds`: what products would save if all devices shared them.
   int64_t repeatedPicoseconds = 0;
+  /// Of a step: what layers take that are computed again, with their communication.
+  int64_t recomputedPicoseconds = 0;
   /// Of a step: what it costs to move weights in each micro-batch, and to gather new ones.
   int64_t weightMovePicoseconds = 0, newWeightPicoseconds = 0;
   double weightBytes = 0, optimizerBytes = 0;
@@ -111,7 +113,10 @@ struct Explanation {
 /// "model.py:12", the innermost line of the program; empty if none is known.
 std::string lineOf(mlir::Operation *op);
 
-/// Takes a solution apart. `choices` are those of buildIntraOpProblem's nodes.
+/// Takes a solution apart. `choices` are those of the problem's nodes.
+Explanation explainChoices(const ProblemBuilder &builder, const cost::CostModel &model,
+                           llvm::ArrayRef<unsigned> choices);
+/// States the problem anew. `choices` are those of buildIntraOpProblem's nodes.
 llvm::Expected<Explanation> explainIntraOp(const StageView &stage, const cost::CostModel &model,
                                            const IntraOpOptions &options,
                                            llvm::ArrayRef<unsigned> choices);

@@ -56,6 +56,7 @@ llvm::Error ProblemBuilder::checkType(Operation *op, Type type) const {
 }
 
 llvm::Error ProblemBuilder::collectOps() {
+  ops.reserve(stage.ops.size());
   for (Operation *op : stage.ops) {
     if (op->hasTrait<OpTrait::IsTerminator>())
       continue;

@@ -118,6 +118,8 @@ public:
   unsigned takeTimedOut() const { return std::exchange(timedOut, 0); }
   /// What there is to choose, one for each node.
   llvm::ArrayRef<NodeInfo> nodes() const { return builder.getNodes(); }
+  const ProblemBuilder &getBuilder() const { return builder; }
+  const cost::CostModel &getModel() const { return model; }
   /// Memory that the problem itself takes here.
   size_t numBytes() const;
 

@@ -35,6 +35,7 @@ public:
     int64_t waitingBytes = 0;
   };
   void setLayer(unsigned way, unsigned layer, const Layer &known);
+  const Layer &layerOf(unsigned way, unsigned layer) const { return ways[way].layers[layer]; }
 
   /// Curves are traced for some numbers of micro-batches in flight, and serve for
   /// all up to the next.

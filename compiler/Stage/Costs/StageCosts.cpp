@@ -540,8 +540,8 @@ void StageCosts::settle(LayerOps layers, std::vector<sharding::PlanFilter> filte
     options.filters.push_back(filters[meshIndex(way)]);
 }
 
-llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedStage &stage,
-                                                                  int64_t inFlight) const {
+llvm::Expected<StageCosts::Detail> StageCosts::detail(const PlannedStage &stage, int64_t inFlight,
+                                                      bool explains) const {
   unsigned way = wayOf(stage.choice.id);
   const Run *run = findRun(classOf(stage.choice.id), way);
   unsigned slot = stage.choice.id % kSlots;
@@ -566,28 +566,30 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
   result->waitingBytes = parts.waitingBytes;
   result->solution.seconds = run->solveSeconds;
   result->solution.isOutOfTime = run->timedOut > 0;
-  return result;
+  Detail detail;
+  detail.result = std::move(result);
+  if (explains)
+    detail.explanation = sharding::explainChoices((*problem)->getBuilder(), (*problem)->getModel(),
+                                                  detail.result->solution.choices);
+  return detail;
 }
 
-llvm::Expected<sharding::Explanation> StageCosts::explain(const PlannedStage &stage,
-                                                          const IntraOpResult &result) const {
-  unsigned way = wayOf(stage.choice.id);
-  sharding::StageView view = viewOf(stage.lo, stage.hi, way);
-  return sharding::explainIntraOp(view, modelOf(way), intraOpOptions(stage.choice.id, view),
-                                  result.solution.choices);
+llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedStage &stage,
+                                                                  int64_t inFlight) const {
+  llvm::Expected<Detail> found = detail(stage, inFlight, /*explains=*/false);
+  if (!found)
+    return found.takeError();
+  return std::move(found->result);
 }
 
 llvm::Expected<std::vector<StageCosts::Detail>>
 StageCosts::details(llvm::ArrayRef<PlannedStage> stages, llvm::ArrayRef<int64_t> inFlight) const {
   std::vector<Detail> list(stages.size());
   llvm::Error error = forAll(stages.size(), [&](size_t i) -> llvm::Error {
-    llvm::Expected<std::shared_ptr<IntraOpResult>> found = result(stages[i], inFlight[i]);
+    llvm::Expected<Detail> found = detail(stages[i], inFlight[i], /*explains=*/true);
     if (!found)
       return found.takeError();
-    llvm::Expected<sharding::Explanation> explanation = explain(stages[i], **found);
-    if (!explanation)
-      return explanation.takeError();
-    list[i] = {std::move(*found), std::move(*explanation)};
+    list[i] = std::move(*found);
     return llvm::Error::success();
   });
   if (error)
@@ -737,6 +739,7 @@ llvm::Error StageCosts::boundBySingleDevices() {
   });
   if (error)
     return error;
+  shares.resize(numWays());
   for (unsigned way = 0; way < numWays(); ++way) {
     int64_t devices = meshes[meshIndex(way)].numDevices();
     for (unsigned layer = 0; layer < numLayers(); ++layer) {
@@ -746,6 +749,7 @@ llvm::Error StageCosts::boundBySingleDevices() {
       known.freeSeconds /= double(devices);
       known.least = {known.least.state / devices, known.least.activations / devices};
       bounds->setLayer(way, layer, known);
+      shares[way].push_back(known);
     }
     bounds->update(way);
   }
@@ -811,6 +815,8 @@ llvm::Error StageCosts::ask(const std::set<unsigned> &ways) {
     isAsked[way] = true;
     bounds->update(way);
     touchAll(way);
+    if (variantOf(way) == 0)
+      boundOtherVariants(way);
   }
   if (options.layers)
     for (const Job &job : jobs)
@@ -825,19 +831,45 @@ llvm::Error StageCosts::ask(const std::set<unsigned> &ways) {
   return llvm::Error::success();
 }
 
-/// Those of all views of the submeshes that requests are for, in all variants: the fastest is
-/// asked for next.
+/// What a variant computes more than the first one, devices share at best.
+void StageCosts::boundOtherVariants(unsigned way) {
+  if (shares.empty())
+    return;
+  for (unsigned variant = 1; variant < variants.size(); ++variant) {
+    unsigned other = variant * meshes.size() + way;
+    if (isAsked[other])
+      continue;
+    for (unsigned layer = 0; layer < numLayers(); ++layer) {
+      LayerBounds::Layer known = shares[other][layer], first = bounds->layerOf(way, layer);
+      double more = known.freeSeconds - shares[way][layer].freeSeconds;
+      known.numImpossible = first.numImpossible;
+      known.freeSeconds = std::max(known.freeSeconds, first.freeSeconds + more);
+      bounds->setLayer(other, layer, known);
+    }
+    bounds->update(other);
+    touchAll(other);
+  }
+}
+
+/// Those that the requests' views and others about as fast rest on. Of the first variant, which
+/// bounds the others, those of all views of a submesh.
 llvm::Error StageCosts::askFor(llvm::ArrayRef<Request> requests) {
+  constexpr double kClose = 1.02;
   std::set<unsigned> ways;
   for (const Request &request : requests) {
-    if (isAsked[wayOf(request.id)])
+    unsigned way = wayOf(request.id), first = variantOf(way) * meshes.size();
+    if (isAsked[way])
       continue;
+    bool isBounded = isAsked[meshIndex(way)];
+    auto [lo, hi] = examples[classOf(request.id)];
+    double most = kClose * bounds->freeSeconds(way, lo, hi);
     for (llvm::ArrayRef<unsigned> ofSubmesh : views)
-      if (llvm::is_contained(ofSubmesh, meshIndex(wayOf(request.id))))
-        for (unsigned variant = 0; variant < variants.size(); ++variant)
-          for (unsigned mesh : ofSubmesh)
-            if (unsigned way = variant * meshes.size() + mesh; !isAsked[way])
-              ways.insert(way);
+      if (llvm::is_contained(ofSubmesh, meshIndex(way)))
+        for (unsigned mesh : ofSubmesh) {
+          unsigned other = isBounded ? first + mesh : mesh;
+          if (!isAsked[other] && (!isBounded || bounds->freeSeconds(other, lo, hi) <= most))
+            ways.insert(other);
+        }
   }
   return ask(ways);
 }

@@ -208,8 +208,7 @@ private:
   sharding::StageView viewOf(unsigned lo, unsigned hi, unsigned way) const;
   /// Of the problem of a chosen point.
   sharding::IntraOpOptions intraOpOptions(unsigned id, const sharding::StageView &view) const;
-  llvm::Expected<sharding::Explanation> explain(const PlannedStage &stage,
-                                                const sharding::IntraOpResult &result) const;
+  llvm::Expected<Detail> detail(const PlannedStage &stage, int64_t inFlight, bool explains) const;
   llvm::Expected<std::unique_ptr<sharding::StageProblem>> build(unsigned lo, unsigned hi,
                                                                 unsigned way) const;
   llvm::Expected<unsigned> alignRun(Run &run, unsigned rangeClass, unsigned way, unsigned slot,
@@ -224,6 +223,7 @@ private:
   llvm::Error boundBySingleDevices();
   llvm::Error ask(const std::set<unsigned> &ways);
   llvm::Error askFor(llvm::ArrayRef<Request> requests);
+  void boundOtherVariants(unsigned way);
   llvm::Expected<std::vector<Request>> priceLayers(llvm::ArrayRef<Request> requests);
   llvm::Error state(Run &run, unsigned rangeClass, unsigned way) const;
   llvm::Error countExposed(Run &run) const;
@@ -252,6 +252,9 @@ private:
   /// Single layers that count alike, by variant and layer: numbers of them.
   std::vector<std::vector<unsigned>> layerKinds;
   std::unique_ptr<LayerBounds> bounds;
+  /// By way and layer: what devices take and hold if they share a single device's. Empty if all
+  /// was asked for at once.
+  std::vector<std::vector<LayerBounds::Layer>> shares;
   std::vector<char> isAsked; // By way: whether its single layers are solved.
   std::map<std::pair<unsigned, unsigned>, Run> runs; // By class and way.
   /// Numbers of micro-batches in flight that are told apart; each stands for all up to
