@@ -28,12 +28,14 @@ namespace attr {
 inline constexpr llvm::StringLiteral phase = "alpa.phase";
 inline constexpr llvm::StringLiteral eqn = "alpa.eqn";
 inline constexpr llvm::StringLiteral layer = "alpa.layer";
-/// Of @main: layers that are computed again keep what products made (alpa-rematerialize).
 /// How many groups there are in all, of a grouped product whose rows are in their order. Without
 /// it rows are sorted, which gives the same.
 inline constexpr llvm::StringLiteral ordered = "ordered";
+/// Of @main: layers that are computed again keep what products made (alpa-rematerialize).
 inline constexpr llvm::StringLiteral keepsProducts = "alpa.keeps_products";
 inline constexpr llvm::StringLiteral rematerialized = "alpa.rematerialized";
+/// Of an op of the backward phase: it makes a value of the forward phase again.
+inline constexpr llvm::StringLiteral recomputes = "alpa.recomputes";
 inline constexpr llvm::StringLiteral movable = "alpa.movable";
 inline constexpr llvm::StringLiteral stage = "alpa.stage";
 inline constexpr llvm::StringLiteral shardings = "alpa.shardings";

@@ -29,7 +29,7 @@ func.func @main(%w0: tensor<8x8xf32> {alpa.kind = "state"}, %w1: tensor<8x8xf32>
   %4 = stablehlo.dot_general %2, %w1, contracting_dims = [1] x [1] {alpa.eqn = 2 : i64, alpa.layer = 1 : i64, alpa.phase = "backward"} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
   // CHECK: %[[IN:.+]]:2 = stablehlo.optimization_barrier {{.*}}alpa.layer = 0 : i64, alpa.phase = "backward"} %arg2, %[[G]] :
   // CHECK: %[[H0:.+]] = stablehlo.dot_general %[[IN]]#0, %arg0, {{.*}}alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "backward"
-  // CHECK: %[[D0:.+]] = stablehlo.cosine %[[H0]] {alpa.eqn = 1 : i64, alpa.layer = 0 : i64, alpa.phase = "backward"}
+  // CHECK: %[[D0:.+]] = stablehlo.cosine %[[H0]] {alpa.eqn = 1 : i64, alpa.layer = 0 : i64, alpa.phase = "backward", alpa.recomputes}
   // CHECK: %[[D:.+]] = stablehlo.multiply %[[IN]]#1, %[[D0]] {{.*}}"backward"
   %5 = stablehlo.multiply %4, %d0 {alpa.eqn = 1 : i64, alpa.layer = 0 : i64, alpa.phase = "backward"} : tensor<4x8xf32>
   // CHECK: dot_general %[[IN]]#0, %[[D]], {{.*}}"backward"

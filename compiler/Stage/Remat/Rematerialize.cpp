@@ -136,16 +136,16 @@ namespace {
 /// layers first come in; there its forward values are computed again.
 class LayerRematerializer {
 public:
-  LayerRematerializer(func::FuncOp main, int64_t layer, const KeptOps &kept)
+  /// `ops` are the layer's, in their order.
+  LayerRematerializer(func::FuncOp main, int64_t layer, ArrayRef<Operation *> ops,
+                      const KeptOps &kept)
       : main(main), layer(layer) {
-    for (Operation &op : main.front().without_terminator()) {
-      if (layerOf(&op) != layer)
-        continue;
-      if (isPhase(&op, "forward") && canRunAgain(&op) && !kept.contains(&op))
-        forward.insert(&op);
-      else if (isPhase(&op, "backward"))
-        backward.push_back(&op);
-    }
+    for (Operation *op : ops)
+      if (isPhase(op, "forward") && canRunAgain(op) && !kept.contains(op))
+        forward.insert(op);
+      else if (isPhase(op, "backward"))
+        backward.push_back(op);
+    findReaders();
   }
 
   /// For a price in seconds a byte: which ops of the layer make values that are cheaper to keep
@@ -153,7 +153,6 @@ public:
   /// that making the others again takes, and keeping these.
   void cut(double price, OpSeconds &seconds, KeptOps &kept, double &keptBytes,
            double &againSeconds) {
-    findReaders();
     std::map<Operation *, SmallVector<Value>> used; // Does not move what it holds.
     llvm::SetVector<Value> wanted;
     for (Operation *op : readers)
@@ -195,14 +194,16 @@ public:
   }
 
   unsigned run() {
-    findReaders();
     collectSlice();
     if (slice.empty())
       return 0;
     OpBuilder builder(start);
     guard(builder);
-    for (Operation *op : slice)
-      annotate(builder.clone(*op, mapping));
+    for (Operation *op : slice) {
+      Operation *clone = builder.clone(*op, mapping);
+      clone->setAttr(attr::recomputes, builder.getUnitAttr());
+      annotate(clone);
+    }
     for (Operation *op : early)
       op->moveBefore(start);
     for (auto [old, now] : mapping.getValueMap())
@@ -382,6 +383,15 @@ private:
 
 } // namespace
 
+/// Those of the first so many layers, in their order.
+static std::vector<SmallVector<Operation *>> opsOfLayers(func::FuncOp main, size_t numLayers) {
+  std::vector<SmallVector<Operation *>> ops(numLayers);
+  for (Operation &op : main.front().without_terminator())
+    if (std::optional<int64_t> layer = layerOf(&op); layer && size_t(*layer) < numLayers)
+      ops[*layer].push_back(&op);
+  return ops;
+}
+
 unsigned stage::rematerializeLayers(func::FuncOp main, ArrayRef<bool> chosen,
                                     const KeptOps *given) {
   unsigned clones = 0;
@@ -390,12 +400,13 @@ unsigned stage::rematerializeLayers(func::FuncOp main, ArrayRef<bool> chosen,
     kept = *given;
   else if (main->hasAttr(attr::keepsProducts))
     kept = findKeptProducts(main);
+  std::vector<SmallVector<Operation *>> opsOf = opsOfLayers(main, chosen.size());
   std::set<int64_t> changed;
   if (auto known = main->getAttrOfType<DenseI64ArrayAttr>(attr::rematerialized))
     changed.insert(known.asArrayRef().begin(), known.asArrayRef().end());
   for (auto [layer, again] : llvm::enumerate(chosen))
     if (again)
-      if (unsigned added = LayerRematerializer(main, layer, kept).run()) {
+      if (unsigned added = LayerRematerializer(main, layer, opsOf[layer], kept).run()) {
         clones += added;
         changed.insert(layer);
       }
@@ -419,11 +430,14 @@ std::vector<KeptOps> stage::findCuts(func::FuncOp main, ArrayRef<bool> layers,
   if (!(price > 0))
     return {};
   std::vector<Cut> cuts; // From all that is kept to all that is made again.
+  std::vector<LayerRematerializer> cutters;
+  for (auto [layer, ops] : llvm::enumerate(opsOfLayers(main, layers.size())))
+    if (layers[layer])
+      cutters.emplace_back(main, layer, ops, KeptOps());
   for (unsigned step = 0; step < kPrices; ++step, price *= 2) {
     Cut cut;
-    for (auto [layer, isChosen] : llvm::enumerate(layers))
-      if (isChosen)
-        LayerRematerializer(main, layer, {}).cut(price, seconds, cut.kept, cut.bytes, cut.seconds);
+    for (LayerRematerializer &cutter : cutters)
+      cutter.cut(price, seconds, cut.kept, cut.bytes, cut.seconds);
     if (cuts.empty() || cut.bytes < cuts.back().bytes * (1 - kDistinct))
       cuts.push_back(std::move(cut));
   }

@@ -465,6 +465,8 @@ _NOT_FOR_THIS_COUNT = (InfeasiblePlanError, MicroBatchError)
 _REPEATED = 0.005
 # Of a step: gathers of weights, which may be fewer.
 _MOVED = 0.005
+# And in which layers are computed again.
+_RECOMPUTED = 0.02
 # A full plan this much slower than an estimate of another is worth a second look.
 _TOLERANCE = 1.05
 
@@ -964,10 +966,12 @@ def _moves_weights(chosen: Chosen) -> bool:
 
 
 def _prepares_scarce(chosen: Chosen) -> bool:
-    """Whether a stage with prepared weights computes layers again, for whose values there may be
-    room without these."""
+    """Whether layers are computed again, for whose values there may be room without prepared
+    weights, and making these in each micro-batch could take less time than that."""
     found = chosen.found
-    return any(found.prepares(i) and found.rematerializes(i) for i in range(len(found.stages)))
+    made = max(stage.get("prepare_seconds", 0.0) for stage in found.stages) * (found.count - 1)
+    prepares = any(map(found.prepares, range(len(found.stages))))
+    return prepares and _recomputed(found) - made > _RECOMPUTED * found.seconds
 
 
 def _copies_faster(chosen: Chosen, seconds_per_byte: float) -> bool:
@@ -976,13 +980,13 @@ def _copies_faster(chosen: Chosen, seconds_per_byte: float) -> bool:
     found = chosen.found
     if found.method.offload == "optimizer":
         return False
-    saved = copied = 0.0
-    for stage in found.stages:
-        part = stage.get("rematerialized_layers", 0.0) / stage["layers"]
-        saved = max(saved, part * stage.get("forward_seconds", 0.0) * found.count)
-        held = stage.get("optimizer_bytes", 0.0) / stage["devices"]
-        copied = max(copied, held * seconds_per_byte)
-    return copied < saved
+    copied = max(s.get("optimizer_bytes", 0.0) / s["devices"] for s in found.stages)
+    return _recomputed(found) - copied * seconds_per_byte > _RECOMPUTED * found.seconds
+
+
+def _recomputed(found: Found) -> float:
+    """Seconds of a step in which the stage that computes most again does so."""
+    return max(stage.get("recomputed_seconds", 0.0) for stage in found.stages)
 
 
 def _repeats_products(chosen: Chosen) -> bool:
