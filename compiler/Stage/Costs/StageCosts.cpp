@@ -1020,6 +1020,9 @@ void StageCosts::touch(unsigned rangeClass, unsigned way) {
     for (unsigned submesh = 0; submesh < views.size(); ++submesh)
       if (llvm::is_contained(views[submesh], meshIndex(way)))
         table.isCurrent[rangeClass * views.size() + submesh] = false;
+  for (Table &table : tablesOfMeshes)
+    if (!table.isCurrent.empty())
+      table.isCurrent[rangeClass * meshes.size() + meshIndex(way)] = false;
 }
 
 void StageCosts::touchAll(unsigned way) {
@@ -1044,10 +1047,16 @@ llvm::ArrayRef<StageChoice> StageCosts::choices(unsigned lo, unsigned hi, unsign
   return tables[shown].choices[classes[lo * (numLayers() + 1) + hi] * views.size() + submesh];
 }
 
-std::vector<StageChoice> StageCosts::choicesOn(unsigned lo, unsigned hi, unsigned mesh) const {
-  std::vector<StageChoice> list;
-  listChoices(classes[lo * (numLayers() + 1) + hi], mesh, shown, list);
-  return list;
+llvm::ArrayRef<StageChoice> StageCosts::choicesOn(unsigned lo, unsigned hi, unsigned mesh) {
+  Table &table = tablesOfMeshes[shown];
+  table.choices.resize(examples.size() * meshes.size());
+  table.isCurrent.resize(table.choices.size(), false);
+  unsigned rangeClass = classes[lo * (numLayers() + 1) + hi];
+  size_t at = rangeClass * meshes.size() + mesh;
+  if (!table.isCurrent[at])
+    listChoices(rangeClass, mesh, shown, table.choices[at]);
+  table.isCurrent[at] = true;
+  return table.choices[at];
 }
 
 double StageCosts::weightPart(unsigned lo, unsigned hi, unsigned submesh) const {

@@ -133,7 +133,7 @@ public:
   /// the single layers, on the view on which they are fastest.
   double weightPart(unsigned lo, unsigned hi, unsigned submesh) const;
   /// Ways to run layers on one view, as `refresh` was told to list them.
-  std::vector<StageChoice> choicesOn(unsigned lo, unsigned hi, unsigned mesh) const;
+  llvm::ArrayRef<StageChoice> choicesOn(unsigned lo, unsigned hi, unsigned mesh);
   /// The solutions behind the choices of planned stages with so many micro-batches in flight,
   /// computed anew for their own ops, and where their time goes.
   struct Detail {
@@ -265,7 +265,7 @@ private:
     std::vector<std::vector<StageChoice>> choices;
     std::vector<char> isCurrent;
   };
-  std::array<Table, 2> tables;
+  std::array<Table, 2> tables, tablesOfMeshes; // The latter by class and mesh, on demand.
   bool shown = false;
   std::vector<std::string> meshKeys; // For the store, if there is one.
   size_t solvedCount = 0, reusedCount = 0;

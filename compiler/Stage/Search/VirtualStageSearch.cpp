@@ -58,19 +58,9 @@ VirtualStageSearch::listMeshes(unsigned stagesPerMesh) const {
   return list;
 }
 
-void VirtualStageSearch::listChoices(const Meshes &meshes, const StageRule &rule) {
-  choices.clear();
-  for (unsigned submesh : meshes)
-    for (unsigned view : space.views[submesh])
-      for (unsigned lo = 0; lo < problem.numLayers; ++lo)
-        for (unsigned hi = lo + 1; hi <= problem.numLayers; ++hi)
-          if (auto [it, isNew] = choices.try_emplace({view, lo, hi});
-              isNew && (!rule || rule(lo, hi, submesh)))
-            it->second = costs.choicesOn(lo, hi, view);
-}
-
 VirtualStageProblem VirtualStageSearch::makeProblem(const Meshes &meshes,
-                                                    const StageSearchSpace &tried) {
+                                                    const StageSearchSpace &tried,
+                                                    const StageRule &rule) {
   VirtualStageProblem cut;
   cut.numLayers = problem.numLayers;
   cut.numMeshes = unsigned(meshes.size());
@@ -91,12 +81,12 @@ VirtualStageProblem VirtualStageSearch::makeProblem(const Meshes &meshes,
   for (const StageFlights &flights : countFlights(
            orderPipeline(*tried.schedules.front(), times, problem.numMicroBatches, meshOf)))
     cut.inFlight.push_back(flights.inFlight);
-  cut.choices = [this, meshes](unsigned lo, unsigned hi, unsigned mesh,
-                               unsigned view) -> llvm::ArrayRef<StageChoice> {
+  cut.choices = [this, meshes, rule](unsigned lo, unsigned hi, unsigned mesh,
+                                     unsigned view) -> llvm::ArrayRef<StageChoice> {
     llvm::ArrayRef<unsigned> views = space.views[meshes[mesh]];
-    if (view >= views.size())
+    if (view >= views.size() || (rule && !rule(lo, hi, meshes[mesh])))
       return {};
-    return choices.at({views[view], lo, hi});
+    return costs.choicesOn(lo, hi, views[view]);
   };
   return cut;
 }
@@ -117,8 +107,6 @@ VirtualStagePlan VirtualStageSearch::solved(const VirtualStageProblem &cut,
 }
 
 llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStageProblem &cut,
-                                                            const Meshes &meshes,
-                                                            const StageRule &rule,
                                                             double mostSeconds) {
   VirtualStagePlan best;
   auto offer = [&](VirtualStagePlan plan) {
@@ -134,7 +122,6 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
   };
   while (true) {
     costs.refresh(/*onlySolved=*/false);
-    listChoices(meshes, rule);
     VirtualStagePlan hoped = solveVirtualStages(cut);
     if (hoped.stages.empty() || best.seconds * (1 - gap) <= hoped.seconds)
       break;
@@ -151,7 +138,6 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
   }
   while (true) {
     costs.refresh(/*onlySolved=*/true);
-    listChoices(meshes, rule);
     offer(solveVirtualStages(cut));
     llvm::Expected<bool> better = costs.improve(requestsOf(best, /*onlyHopes=*/false));
     if (!better)
@@ -165,17 +151,15 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
 llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried) {
   if (llvm::Error error = costs.prepare())
     return std::move(error);
-  if (llvm::Error error = costs.askAll())
-    return std::move(error);
   FoundPlan best;
   StageDpProblem scheduled = problem;
   scheduled.schedule = tried.schedules.front();
   for (const Meshes &meshes : listMeshes(tried.stagesPerMesh)) {
-    VirtualStageProblem cut = makeProblem(meshes, tried);
     for (const StageRule &rule : tried.rules) {
+      VirtualStageProblem cut = makeProblem(meshes, tried, rule);
       // No step is faster than what its busiest mesh does.
       llvm::Expected<VirtualStagePlan> found =
-          search(cut, meshes, rule, best.timed.stepSeconds / double(problem.numMicroBatches));
+          search(cut, best.timed.stepSeconds / double(problem.numMicroBatches));
       if (!found)
         return found.takeError();
       if (found->stages.empty())

@@ -34,10 +34,9 @@ private:
   using Meshes = std::vector<unsigned>;
 
   std::vector<Meshes> listMeshes(unsigned stagesPerMesh) const;
-  void listChoices(const Meshes &meshes, const StageRule &rule);
-  VirtualStageProblem makeProblem(const Meshes &meshes, const StageSearchSpace &tried);
-  llvm::Expected<VirtualStagePlan> search(const VirtualStageProblem &cut, const Meshes &meshes,
-                                          const StageRule &rule, double mostSeconds);
+  VirtualStageProblem makeProblem(const Meshes &meshes, const StageSearchSpace &tried,
+                                  const StageRule &rule);
+  llvm::Expected<VirtualStagePlan> search(const VirtualStageProblem &cut, double mostSeconds);
   VirtualStagePlan solved(const VirtualStageProblem &cut, VirtualStagePlan plan) const;
 
   StageCosts &costs;
@@ -45,8 +44,6 @@ private:
   const SearchSpace &space;
   const StageDpProblem &problem;
   double gap;
-  /// By view of any mesh and layers; of the last `listChoices`.
-  std::map<std::tuple<unsigned, unsigned, unsigned>, std::vector<StageChoice>> choices;
 };
 
 } // namespace alpa::stage

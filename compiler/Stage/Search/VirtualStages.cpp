@@ -2,9 +2,14 @@
 
 #include "compiler/Stage/Search/VirtualStages.h"
 
+#include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallVector.h"
+
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <numeric>
 
 using namespace alpa;
 using namespace alpa::stage;
@@ -13,9 +18,10 @@ static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 namespace {
 
-/// Branch and bound over the stages of all rounds but the last; a round is one stage
-/// on each mesh. For what these leave, the last round's best cut is found by a
-/// dynamic program.
+/// A cut whose stages are about equal is improved layer by layer. Where that is further from the
+/// bound than wanted, branch and bound over the stages of all rounds but the last; a round is one
+/// stage on each mesh. For what these leave, the last round's best cut is found by a dynamic
+/// program.
 class CutSearch {
 public:
   explicit CutSearch(const VirtualStageProblem &problem)
@@ -23,19 +29,29 @@ public:
         lastRound(numStages - problem.numMeshes) {}
 
   VirtualStagePlan run() {
-    readOptions();
+    if (!problem.layerRanges.empty()) {
+      takeGiven();
+      return std::move(best);
+    }
     findRest();
     if (rest[0] == kInfinity)
       return {};
     stages.resize(numStages);
     meshes.resize(problem.numMeshes);
-    place(0, 0);
+    for (const Cut &cut : {evenSeconds(), evenLayers()})
+      improve(cut);
+    if (!isGoodEnough())
+      place(0, 0);
     return std::move(best);
   }
 
 private:
-  /// Times that the last round is solved.
+  /// Times that the last round is solved, and steps of its program in all of them.
   static constexpr unsigned kMostTries = 4000;
+  static constexpr double kMostSteps = 2e7;
+
+  /// Where stages begin, and the number of layers.
+  using Cut = llvm::SmallVector<unsigned>;
 
   struct Option {
     double seconds;
@@ -48,71 +64,273 @@ private:
     unsigned view = 0;
   };
 
-  size_t entryAt(unsigned stage, unsigned view, unsigned lo, unsigned hi) const {
-    return ((size_t(stage) * problem.numViews + view) * numLayers + lo) * (numLayers + 1) + hi;
-  }
-  llvm::ArrayRef<Option> optionsOf(unsigned stage, unsigned view, unsigned lo, unsigned hi) const {
-    size_t at = entryAt(stage, view, lo, hi);
-    return llvm::ArrayRef(options).slice(begins[at], begins[at + 1] - begins[at]);
-  }
-  bool allows(unsigned stage, unsigned lo, unsigned hi) const {
-    return problem.layerRanges.empty() || problem.layerRanges[stage] == std::make_pair(lo, hi);
+  /// What no other choice beats in both, the fastest first.
+  llvm::ArrayRef<Option> optionsOf(unsigned stage, unsigned view, unsigned lo, unsigned hi) {
+    size_t at = ((size_t(stage) * problem.numViews + view) * numLayers + lo) * (numLayers + 1) + hi;
+    auto [it, isNew] = known.try_emplace(at, options.size());
+    if (isNew)
+      options.push_back(findOptions(stage, view, lo, hi));
+    return options[it->second];
   }
   double averageOf(double sum) const { return sum / double(problem.numMeshes); }
+  double mostTries() const {
+    double steps = double(problem.numMeshes) * problem.numViews * numLayers * numLayers;
+    return std::min<double>(kMostTries, std::max(1.0, kMostSteps / steps));
+  }
   bool isGoodEnough() const {
-    return best.seconds * (1 - problem.tolerance) <= averageOf(rest[0]) || tries >= kMostTries;
+    return best.seconds * (1 - problem.tolerance) <= averageOf(rest[0]) || tries >= mostTries();
   }
 
-  /// For each stage, view and run of layers what no other choice beats in both.
-  void readOptions() {
-    begins.reserve(entryAt(numStages, 0, 0, 0) + 1);
-    for (unsigned stage = 0; stage < numStages; ++stage)
-      for (unsigned view = 0; view < problem.numViews; ++view)
-        for (unsigned lo = 0; lo < numLayers; ++lo)
-          for (unsigned hi = 0; hi <= numLayers; ++hi) {
-            begins.push_back(options.size());
-            // Each stage has a layer at least.
-            if (hi > lo && lo >= stage && numLayers - hi >= numStages - stage - 1 &&
-                allows(stage, lo, hi))
-              addOptions(stage, view, lo, hi);
-          }
-    begins.push_back(options.size());
-  }
-
-  void addOptions(unsigned stage, unsigned view, unsigned lo, unsigned hi) {
+  std::vector<Option> findOptions(unsigned stage, unsigned view, unsigned lo, unsigned hi) const {
+    std::vector<Option> list;
+    // Each stage has a layer at least.
+    if (hi <= lo || lo < stage || numLayers - hi < numStages - stage - 1)
+      return list;
     unsigned mesh = problem.meshOf(stage);
-    size_t begin = options.size();
     for (auto [index, choice] : llvm::enumerate(problem.choices(lo, hi, mesh, view))) {
       int64_t bytes = choice.peakBytes(problem.inFlight[stage]);
       if (std::isfinite(choice.seconds) && bytes <= problem.memoryOf(mesh))
-        options.push_back({choice.seconds, bytes, unsigned(index)});
+        list.push_back({choice.seconds, bytes, unsigned(index)});
     }
-    std::sort(options.begin() + begin, options.end(), [](const Option &a, const Option &b) {
-      return a.seconds != b.seconds ? a.seconds < b.seconds : a.bytes < b.bytes;
+    llvm::sort(list, [](const Option &a, const Option &b) {
+      return std::make_tuple(a.seconds, a.bytes, a.choice) <
+             std::make_tuple(b.seconds, b.bytes, b.choice);
     });
-    size_t kept = begin;
-    for (size_t i = begin; i < options.size(); ++i)
-      if (kept == begin || options[i].bytes < options[kept - 1].bytes)
-        options[kept++] = options[i];
-    options.resize(kept);
+    size_t kept = 0;
+    for (const Option &option : list)
+      if (kept == 0 || option.bytes < list[kept - 1].bytes)
+        list[kept++] = option;
+    list.resize(kept);
+    return list;
   }
 
-  /// The fewest seconds of a stage and those after it, on whatever views.
+  /// The fewest seconds of layers on any view of a mesh, and of a stage and those after it.
   void findRest() {
     unsigned row = numLayers + 1;
-    rest.assign(size_t(numStages + 1) * row, kInfinity);
-    rest[size_t(numStages) * row + numLayers] = 0;
-    for (unsigned stage = numStages; stage-- > 0;)
+    fastest.assign(size_t(problem.numMeshes) * numLayers * row, kInfinity);
+    for (unsigned mesh = 0; mesh < problem.numMeshes; ++mesh)
       for (unsigned lo = 0; lo < numLayers; ++lo)
         for (unsigned hi = lo + 1; hi <= numLayers; ++hi)
           for (unsigned view = 0; view < problem.numViews; ++view)
-            if (auto list = optionsOf(stage, view, lo, hi); !list.empty())
-              rest[size_t(stage) * row + lo] =
-                  std::min(rest[size_t(stage) * row + lo],
-                           list.front().seconds + rest[size_t(stage + 1) * row + hi]);
+            for (const StageChoice &choice : problem.choices(lo, hi, mesh, view))
+              fastest[(size_t(mesh) * numLayers + lo) * row + hi] =
+                  std::min(fastest[(size_t(mesh) * numLayers + lo) * row + hi], choice.seconds);
+    rest.assign(size_t(numStages + 1) * row, kInfinity);
+    rest[size_t(numStages) * row + numLayers] = 0;
+    for (unsigned stage = numStages; stage-- > 0;)
+      for (unsigned lo = stage; lo < numLayers; ++lo)
+        for (unsigned hi = lo + 1; hi <= numLayers; ++hi)
+          rest[size_t(stage) * row + lo] =
+              std::min(rest[size_t(stage) * row + lo],
+                       fastestOf(stage, lo, hi) + rest[size_t(stage + 1) * row + hi]);
+  }
+  double fastestOf(unsigned stage, unsigned lo, unsigned hi) const {
+    return fastest[(size_t(problem.meshOf(stage)) * numLayers + lo) * (numLayers + 1) + hi];
   }
   double restOf(unsigned stage, unsigned lo) const {
     return rest[size_t(stage) * (numLayers + 1) + lo];
+  }
+
+  /// The cut whose slowest stage is the fastest.
+  Cut evenSeconds() const {
+    unsigned row = numLayers + 1;
+    std::vector<double> most(size_t(numStages + 1) * row, kInfinity);
+    std::vector<unsigned> end(most.size(), 0);
+    most[size_t(numStages) * row + numLayers] = 0;
+    for (unsigned stage = numStages; stage-- > 0;)
+      for (unsigned lo = stage; lo < numLayers; ++lo)
+        for (unsigned hi = lo + 1; hi <= numLayers; ++hi) {
+          double seconds = std::max(fastestOf(stage, lo, hi), most[size_t(stage + 1) * row + hi]);
+          if (seconds < most[size_t(stage) * row + lo]) {
+            most[size_t(stage) * row + lo] = seconds;
+            end[size_t(stage) * row + lo] = hi;
+          }
+        }
+    Cut cut{0};
+    if (most[0] == kInfinity)
+      return evenLayers();
+    for (unsigned stage = 0; stage < numStages; ++stage)
+      cut.push_back(end[size_t(stage) * row + cut.back()]);
+    return cut;
+  }
+  Cut evenLayers() const {
+    Cut cut;
+    for (unsigned stage = 0; stage <= numStages; ++stage)
+      cut.push_back(unsigned(size_t(stage) * numLayers / numStages));
+    return cut;
+  }
+
+  /// What a mesh's stages of a cut take at best.
+  struct Load {
+    int64_t excess = std::numeric_limits<int64_t>::max() / 1024; // Bytes beyond its memory.
+    double seconds = kInfinity;
+    unsigned view = 0;
+    llvm::SmallVector<const Option *, 4> chosen; // By round.
+  };
+
+  Load loadOf(unsigned mesh, const Cut &cut) {
+    Load load;
+    for (unsigned view = 0; view < problem.numViews; ++view) {
+      llvm::SmallVector<llvm::ArrayRef<Option>, 4> lists;
+      for (unsigned stage = mesh; stage < numStages; stage += problem.numMeshes)
+        lists.push_back(optionsOf(stage, view, cut[stage], cut[stage + 1]));
+      if (llvm::any_of(lists, [](llvm::ArrayRef<Option> list) { return list.empty(); }))
+        continue;
+      // The fastest of each; while they do not fit, what saves bytes for the fewest seconds.
+      llvm::SmallVector<unsigned, 4> at(lists.size(), 0);
+      Load mine;
+      mine.view = view;
+      int64_t bytes = -problem.memoryOf(mesh);
+      for (llvm::ArrayRef<Option> list : lists)
+        bytes += list.front().bytes;
+      while (bytes > 0) {
+        int next = -1;
+        double least = kInfinity;
+        for (auto [round, list] : llvm::enumerate(lists)) {
+          if (at[round] + 1 == list.size())
+            continue;
+          const Option &now = list[at[round]], &after = list[at[round] + 1];
+          double price = (after.seconds - now.seconds) / double(now.bytes - after.bytes);
+          if (price < least) {
+            least = price;
+            next = int(round);
+          }
+        }
+        if (next < 0)
+          break;
+        const Option &now = lists[next][at[next]], &after = lists[next][++at[next]];
+        bytes += after.bytes - now.bytes;
+      }
+      mine.excess = std::max<int64_t>(0, bytes);
+      mine.seconds = 0;
+      for (auto [round, list] : llvm::enumerate(lists)) {
+        mine.chosen.push_back(&list[at[round]]);
+        mine.seconds += mine.chosen.back()->seconds;
+      }
+      if (std::make_pair(mine.excess, mine.seconds) < std::make_pair(load.excess, load.seconds))
+        load = std::move(mine);
+    }
+    return load;
+  }
+
+  /// Moves single layers from stages of the busiest mesh to other stages, as long as that helps.
+  void improve(Cut cut) {
+    auto valueOf = [](llvm::ArrayRef<Load> loads) {
+      int64_t excess = 0;
+      double most = 0, sum = 0;
+      for (const Load &load : loads) {
+        excess += load.excess;
+        most = std::max(most, load.seconds);
+        sum += load.seconds;
+      }
+      return std::make_tuple(excess, most, sum);
+    };
+    auto worseThan = [](const Load &a, const Load &b) {
+      return std::make_pair(a.excess, a.seconds) < std::make_pair(b.excess, b.seconds);
+    };
+    std::vector<Load> loads;
+    for (unsigned mesh = 0; mesh < problem.numMeshes; ++mesh)
+      loads.push_back(loadOf(mesh, cut));
+    auto value = valueOf(loads);
+    for (bool isChanged = true; isChanged;) {
+      isChanged = false;
+      unsigned busiest = llvm::max_element(loads, worseThan) - loads.begin();
+      Cut bestCut;
+      std::vector<Load> bestLoads;
+      for (unsigned from = busiest; from < numStages; from += problem.numMeshes) {
+        if (cut[from + 1] - cut[from] < 2)
+          continue;
+        for (unsigned to = 0; to < numStages; ++to) {
+          if (to == from)
+            continue;
+          Cut moved = cut;
+          for (unsigned begin = std::min(from, to) + 1; begin <= std::max(from, to); ++begin)
+            moved[begin] += from < to ? -1 : 1;
+          std::vector<Load> other = loads;
+          unsigned last = std::max(from, to);
+          for (unsigned stage = std::min(from, to), count = 0;
+               stage <= last && count < problem.numMeshes; ++stage, ++count)
+            other[problem.meshOf(stage)] = loadOf(problem.meshOf(stage), moved);
+          auto changed = valueOf(other);
+          if (changed < value) {
+            value = changed;
+            bestCut = std::move(moved);
+            bestLoads = std::move(other);
+          }
+        }
+      }
+      if (!bestCut.empty()) {
+        cut = std::move(bestCut);
+        loads = std::move(bestLoads);
+        isChanged = true;
+      }
+    }
+    auto [excess, most, sum] = value;
+    if (excess == 0 && most < best.seconds)
+      take(cut, loads, most);
+  }
+
+  void take(const Cut &cut, llvm::ArrayRef<Load> loads, double seconds) {
+    best.seconds = seconds;
+    best.stages.resize(numStages);
+    for (unsigned stage = 0; stage < numStages; ++stage) {
+      const Load &load = loads[problem.meshOf(stage)];
+      const Option &option = *load.chosen[stage / problem.numMeshes];
+      best.stages[stage] = {cut[stage], cut[stage + 1], load.view,
+                            choiceOf(stage, cut[stage], cut[stage + 1], load.view, option)};
+    }
+  }
+
+  /// The fewest seconds of a mesh's stages that fit.
+  Load fastestLoad(unsigned mesh, const Cut &cut) {
+    Load best;
+    for (unsigned view = 0; view < problem.numViews; ++view) {
+      // What no other choices of the first stages beat in both.
+      std::vector<Load> partial(1);
+      partial.front().seconds = 0;
+      partial.front().excess = -problem.memoryOf(mesh);
+      partial.front().view = view;
+      for (unsigned stage = mesh; stage < numStages; stage += problem.numMeshes) {
+        std::vector<Load> longer;
+        for (const Load &load : partial)
+          for (const Option &option : optionsOf(stage, view, cut[stage], cut[stage + 1])) {
+            if (load.excess + option.bytes > 0)
+              continue;
+            longer.push_back(load);
+            longer.back().seconds += option.seconds;
+            longer.back().excess += option.bytes;
+            longer.back().chosen.push_back(&option);
+          }
+        std::vector<unsigned> order(longer.size());
+        std::iota(order.begin(), order.end(), 0);
+        llvm::sort(order, [&](unsigned a, unsigned b) {
+          return std::make_tuple(longer[a].seconds, longer[a].excess, a) <
+                 std::make_tuple(longer[b].seconds, longer[b].excess, b);
+        });
+        partial.clear();
+        for (unsigned index : order)
+          if (partial.empty() || longer[index].excess < partial.back().excess)
+            partial.push_back(std::move(longer[index]));
+      }
+      if (!partial.empty() && partial.front().seconds < best.seconds)
+        best = std::move(partial.front());
+    }
+    return best;
+  }
+
+  /// With the cut given, no mesh depends on another.
+  void takeGiven() {
+    Cut cut{0};
+    for (auto [lo, hi] : problem.layerRanges)
+      cut.push_back(hi);
+    std::vector<Load> loads;
+    double most = 0;
+    for (unsigned mesh = 0; mesh < problem.numMeshes; ++mesh) {
+      loads.push_back(fastestLoad(mesh, cut));
+      most = std::max(most, loads.back().seconds);
+    }
+    if (most < kInfinity)
+      take(cut, loads, most);
   }
 
   void place(unsigned stage, unsigned lo) {
@@ -214,9 +432,9 @@ private:
 
   const VirtualStageProblem &problem;
   unsigned numLayers, numStages, lastRound;
-  std::vector<Option> options;
-  std::vector<size_t> begins;
-  std::vector<double> rest;
+  llvm::DenseMap<size_t, unsigned> known;  // Options by stage, view and layers.
+  std::deque<std::vector<Option>> options; // Stay where they are.
+  std::vector<double> fastest, rest;
   std::vector<VirtualStage> stages;
   std::vector<Mesh> meshes;
   unsigned tries = 0;
