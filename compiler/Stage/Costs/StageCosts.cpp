@@ -180,8 +180,21 @@ llvm::Error StageCosts::countExposed(Run &run) const {
 void StageCosts::ignoreMemory() {
   options.store.reset(); // Its entries are for the limit.
   llvm::fill(options.memoryBytes, kNoLimit);
+  forgetAnswers();
+}
+
+void StageCosts::shareMemory(std::function<double(int64_t)> part, std::string name) {
+  keep();
+  partOf = std::move(part);
+  partName = std::move(name);
+  forgetAnswers();
+}
+
+/// Those for another limit.
+void StageCosts::forgetAnswers() {
   for (auto &[key, run] : runs) {
     run.answers.clear();
+    run.isRestored = run.isRestored && !options.store;
     if (run.free.point)
       slotOf(run, run.free.point);
   }
@@ -212,9 +225,9 @@ llvm::Error StageCosts::answer(Run &run, unsigned rangeClass, unsigned way,
   StageProblem::Priced free = run.free;
   free.boundSeconds = run.boundSeconds;
   llvm::Expected<RunAnswer> found =
-      solveWithin(*run.problem, free, inFlight, memoryOf(way),
-                  bounds->priceFor(way, lo, hi, inFlight, memoryOf(way)), options.tolerance / 4,
-                  effort(run.exposure), run.points);
+      solveWithin(*run.problem, free, inFlight, memoryOf(way, inFlight),
+                  bounds->priceFor(way, lo, hi, inFlight, memoryOf(way, inFlight)),
+                  options.tolerance / 4, effort(run.exposure), run.points);
   if (!found)
     return found.takeError();
   mine.boundSeconds = found->boundSeconds;
@@ -229,7 +242,7 @@ llvm::Error StageCosts::answer(Run &run, unsigned rangeClass, unsigned way,
   // Plans with fewer in flight would be asked for one by one: the fewest that do not
   // fit speak for all.
   int64_t fewer = inFlight;
-  while (fewer > 1 && found->least->peakBytes(fewer - 1) > memoryOf(way))
+  while (fewer > 1 && found->least->peakBytes(fewer - 1) > memoryOf(way, fewer - 1))
     --fewer;
   return run.answers.count(fewer) ? llvm::Error::success() : answer(run, rangeClass, way, fewer);
 }
@@ -289,6 +302,8 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
   });
   solvedCount += llvm::count_if(jobs, [](const Job &job) { return job.isSolved; });
   for (const Job &job : jobs) {
+    auto [lo, hi] = examples[job.key.first];
+    solvedLayers += job.isSolved ? hi - lo : 0;
     for (const auto &[inFlight, answer] : job.run->answers)
       addLevel(inFlight);
     touch(job.key.first, job.key.second);
@@ -300,7 +315,7 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
 bool StageCosts::canImprove(const Run &run, unsigned way, int64_t inFlight) const {
   auto it = run.answers.find(inFlight);
   // With the limit in it a problem counts as if all collectives were hidden that can be.
-  if (it == run.answers.end() || memoryOf(way) == kNoLimit || run.exposure > 0)
+  if (it == run.answers.end() || !isLimited(way) || run.exposure > 0)
     return false;
   const Answer &answer = it->second;
   if (answer.isImproved || answer.boundSeconds == kInfinity)
@@ -318,7 +333,7 @@ llvm::Expected<bool> StageCosts::improve(Run &run, unsigned rangeClass, unsigned
   run.isNew = true;
   auto [lo, hi] = examples[rangeClass];
   sharding::IntraOpOptions intraOp = intraOpOptions(way);
-  intraOp.memoryLimitBytes = memoryOf(way);
+  intraOp.memoryLimitBytes = memoryOf(way, inFlight);
   intraOp.microBatchesInFlight = inFlight;
   intraOp.acceptableGap = options.tolerance / 2;
   llvm::Expected<IntraOpResult> result =
@@ -331,7 +346,7 @@ llvm::Expected<bool> StageCosts::improve(Run &run, unsigned rangeClass, unsigned
   if (llvm::Error error = state(run, rangeClass, way))
     return std::move(error);
   std::shared_ptr<StagePoint> point = run.problem->evaluate(result->solution.choices);
-  if (!point || point->peakBytes(inFlight) > memoryOf(way))
+  if (!point || point->peakBytes(inFlight) > memoryOf(way, inFlight))
     return llvm::createStringError("internal error: a stage's solution does not fit when it is "
                                    "evaluated anew");
   if (answer.slot >= 0 && run.chosen[answer.slot]->seconds <= point->seconds)
@@ -409,7 +424,7 @@ std::optional<StageChoice> StageCosts::known(unsigned id, int64_t inFlight) cons
   if (!run)
     return best;
   for (auto [slot, point] : llvm::enumerate(run->chosen))
-    if (point->peakBytes(inFlight) <= memoryOf(wayOf(id)) &&
+    if (point->peakBytes(inFlight) <= memoryOf(wayOf(id), inFlight) &&
         (!best || point->seconds < best->seconds))
       best = choiceOf(*point, inFlight, unsigned(id / kSlots * kSlots + slot));
   return best;
@@ -476,7 +491,7 @@ llvm::Expected<unsigned> StageCosts::alignRun(Run &run, unsigned rangeClass, uns
   run.usedAt = ++clock;
   std::shared_ptr<StagePoint> point = run.chosen[slot];
   double mostSeconds = point->seconds * (1 + slack);
-  int64_t mostBytes = std::max(memoryOf(way), point->peakBytes(inFlight));
+  int64_t mostBytes = std::max(memoryOf(way, inFlight), point->peakBytes(inFlight));
   for (bool mayDiffer : {false, true}) {
     llvm::Expected<std::shared_ptr<StagePoint>> aligned = run.problem->alignLayers(
         point, mostSeconds, mostBytes, inFlight, mayDiffer, effort(run.exposure));
@@ -557,7 +572,7 @@ llvm::Expected<StageCosts::Detail> StageCosts::detail(const PlannedStage &stage,
     return llvm::createStringError("internal error: stages that are taken for equal are not");
   double bound = run->bound();
   if (auto it = run->answers.find(inFlight); it != run->answers.end())
-    bound = std::max(bound, it->second.boundSeconds);
+    bound = std::min(std::max(bound, it->second.boundSeconds), mine->seconds);
   if (auto it = run->moving.find(slot); it != run->moving.end())
     bound = it->second;
   auto result = std::make_shared<IntraOpResult>((*problem)->result(*mine, bound, inFlight));
@@ -826,7 +841,9 @@ llvm::Error StageCosts::ask(const std::set<unsigned> &ways) {
   for (const Job &job : jobs)
     for (const auto &[inFlight, answer] : job.run->answers)
       addLevel(inFlight);
-  solvedCount += llvm::count_if(jobs, [](const Job &job) { return job.isSolved; });
+  size_t solved = llvm::count_if(jobs, [](const Job &job) { return job.isSolved; });
+  solvedCount += solved;
+  solvedLayers += solved;
   reusedCount += size_t(numLayers()) * ways.size() - jobs.size();
   return llvm::Error::success();
 }
@@ -895,8 +912,8 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
     unsigned way = wayOf(request.id);
     auto [lo, hi] = examples[classOf(request.id)];
     bool isReady = true;
-    if (memoryOf(way) < kNoLimit &&
-        !bounds->fitsFreely(way, lo, hi, request.inFlight, memoryOf(way))) {
+    if (isLimited(way) &&
+        !bounds->fitsFreely(way, lo, hi, request.inFlight, memoryOf(way, request.inFlight))) {
       unsigned index = bounds->curveIndex(request.inFlight);
       for (unsigned layer = lo; layer < hi; ++layer) {
         if (bounds->hasCurve(way, layer, index))
@@ -970,11 +987,10 @@ void StageCosts::listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views
     for (unsigned mesh : views) {
       unsigned way = variant * meshes.size() + mesh;
       unsigned id = (rangeClass * numWays() + way) * kSlots;
-      int64_t memory = memoryOf(way);
       const Run *run = findRun(rangeClass, way);
       // Where memory is no matter, or nothing was found even so, one answer is that for any
       // number in flight.
-      bool isSettled = run && !run->answers.empty() && (memory == kNoLimit || !run->free.point);
+      bool isSettled = run && !run->answers.empty() && (!isLimited(way) || !run->free.point);
       double free = run && run->free.point ? run->bound() : bounds->freeSeconds(way, lo, hi);
       if (free == kInfinity)
         continue;
@@ -993,12 +1009,12 @@ void StageCosts::listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views
         }
         if (!isSolved && !onlySolved && atLeast < kInfinity) {
           double bound = free;
-          if (memory < kNoLimit)
-            bound = std::max(bound, bounds->seconds(way, lo, hi, level, memory));
+          if (isLimited(way))
+            bound = std::max(bound, bounds->seconds(way, lo, hi, level, memoryOf(way, level)));
           bound = std::max(bound, atLeast);
           bool isHopeless = bound > kHopeless * free;
           if (!isHopeless && bound < choice.seconds * (1 - options.tolerance / 4))
-            choice = {bound, 0, memory < kNoLimit ? memory / last : 0, 0, id + kHope};
+            choice = {bound, 0, isLimited(way) ? memoryOf(way, last) / last : 0, 0, id + kHope};
         }
         if (choice.seconds < fastest[index].seconds)
           fastest[index] = choice;
@@ -1088,9 +1104,10 @@ std::string StageCosts::nameOf(unsigned rangeClass, unsigned way) const {
   std::string text;
   llvm::raw_string_ostream os(text);
   os << "run " << key[0] << ' ' << key[1] << "\nmesh " << meshKeys[meshIndex(way)] << "\nmemory "
-     << memoryOf(way) << "\nmicro-batches " << options.numMicroBatches << "\nwork "
-     << llvm::format("%.17g", options.workLimit) << "\ntolerance "
-     << llvm::format("%.17g", options.tolerance) << "\nmethod " << options.methodKey;
+     << options.memoryBytes[meshIndex(way)] << partName << "\nmicro-batches "
+     << options.numMicroBatches << "\nwork " << llvm::format("%.17g", options.workLimit)
+     << "\ntolerance " << llvm::format("%.17g", options.tolerance) << "\nmethod "
+     << options.methodKey;
   if (!options.pinKeys.empty())
     os << "\npins " << options.pinKeys[meshIndex(way)];
   return options.store->nameOf(text);

@@ -20,10 +20,12 @@
 #include "compiler/Stage/Search/StageDp.h"
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 
 namespace alpa::stage {
 
@@ -80,6 +82,8 @@ public:
   /// Stages that could be asked for, those among them that differ, problems that were
   /// stated, and solutions that served another stage.
   size_t numPossible() const;
+  /// What was solved so far: layers of all problems together.
+  size_t work() const { return solvedLayers; }
   size_t numSolved() const { return solvedCount; }
   size_t numReused() const { return reusedCount; }
   /// Runs that the store knew.
@@ -95,6 +99,14 @@ public:
   llvm::Error askAll();
   /// From now on, as if memory were no matter.
   void ignoreMemory();
+  /// From now on stages share the memory of their mesh: the part of one with so many micro-batches
+  /// in flight. The name is that of the function, for the store.
+  void shareMemory(std::function<double(int64_t inFlight)> partOf, std::string name);
+  unsigned numVariants() const { return variants.size(); }
+  /// The least bytes of all layers together in a variant on a mesh, as bounds have them.
+  LayerBounds::Bytes leastBytes(unsigned variant, unsigned mesh) const {
+    return bounds->sumOf(variant * meshes.size() + mesh, 0, numLayers()).least;
+  }
 
   /// A choice of the DP, with so many micro-batches in flight.
   struct Request {
@@ -203,7 +215,15 @@ private:
   unsigned variantOf(unsigned way) const { return way / meshes.size(); }
   unsigned meshIndex(unsigned way) const { return way % meshes.size(); }
   cost::CostModel modelOf(unsigned way) const { return cost::CostModel(meshes[meshIndex(way)]); }
-  int64_t memoryOf(unsigned way) const { return options.memoryBytes[meshIndex(way)]; }
+  /// Of a device, for a stage with so many micro-batches in flight.
+  int64_t memoryOf(unsigned way, int64_t inFlight) const {
+    int64_t bytes = options.memoryBytes[meshIndex(way)];
+    return isLimited(way) && partOf ? int64_t(double(bytes) * partOf(inFlight)) : bytes;
+  }
+  bool isLimited(unsigned way) const {
+    return options.memoryBytes[meshIndex(way)] < std::numeric_limits<int64_t>::max();
+  }
+  void forgetAnswers();
   sharding::IntraOpOptions intraOpOptions(unsigned way) const;
   sharding::StageView viewOf(unsigned lo, unsigned hi, unsigned way) const;
   /// Of the problem of a chosen point.
@@ -267,8 +287,10 @@ private:
   };
   std::array<Table, 2> tables, tablesOfMeshes; // The latter by class and mesh, on demand.
   bool shown = false;
+  std::function<double(int64_t)> partOf; // Null for all of the memory.
+  std::string partName;
   std::vector<std::string> meshKeys; // For the store, if there is one.
-  size_t solvedCount = 0, reusedCount = 0;
+  size_t solvedCount = 0, reusedCount = 0, solvedLayers = 0;
   std::atomic<size_t> loadedCount = 0;
   unsigned clock = 0;
 };

@@ -25,6 +25,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <deque>
 #include <set>
 
 namespace alpa::stage {
@@ -39,6 +40,8 @@ using cost::Cluster;
 using schedule::ScheduleInfo;
 using sharding::IntraOpResult;
 using sharding::OpPhase;
+
+static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 //===----------------------------------------------------------------------===//
 // One search for stages
@@ -64,7 +67,8 @@ public:
   StageAttempt(const SearchSetup &setup, std::vector<const StepVariant *> variants,
                bool ignoresMemory = false);
 
-  llvm::Error run();
+  /// Looks for a step that takes fewer seconds; only stages that share meshes know of it.
+  llvm::Error run(double mostSeconds = kInfinity, size_t mostWork = ~size_t(0));
   /// Splits equal layers of each stage alike where the step gets no slower for that.
   llvm::Error align();
   bool hasPlan() const { return !found.plan.stages.empty(); }
@@ -108,9 +112,6 @@ StageAttempt::StageAttempt(const SearchSetup &setup, std::vector<const StepVaria
 
 StageCostOptions StageAttempt::makeOptions(bool ignoresMemory) const {
   StageCostOptions options = setup.options;
-  // A mesh's stages are alike, so that each is solved for its share of the memory.
-  for (int64_t &bytes : options.memoryBytes)
-    bytes /= std::max(1u, setup.tried.stagesPerMesh);
   if (ignoresMemory)
     llvm::fill(options.memoryBytes, std::numeric_limits<int64_t>::max());
   for (const StepVariant *variant : variants)
@@ -141,11 +142,11 @@ StageDpProblem StageAttempt::makeProblem(bool ignoresMemory) const {
   return problem;
 }
 
-llvm::Error StageAttempt::run() {
+llvm::Error StageAttempt::run(double mostSeconds, size_t mostWork) {
   llvm::Expected<FoundPlan> plan =
       setup.tried.stagesPerMesh
           ? VirtualStageSearch(costs, timer, setup.space, search.getProblem(), setup.gap)
-                .run(setup.tried)
+                .run(setup.tried, mostSeconds, mostWork)
           : search.run(setup.tried);
   if (!plan)
     return plan.takeError();
@@ -493,16 +494,19 @@ private:
   }
   llvm::Error checkOptions();
   llvm::Error readSchedules(StageSearchSpace &tried);
-  llvm::Expected<std::unique_ptr<StageAttempt>> attempt(const SearchSetup &setup,
-                                                        std::vector<const StepVariant *> variants,
-                                                        bool ignoresMemory = false);
+  llvm::Expected<std::unique_ptr<StageAttempt>>
+  attempt(const SearchSetup &setup, std::vector<const StepVariant *> variants,
+          bool ignoresMemory = false, double mostSeconds = kInfinity, size_t mostWork = ~size_t(0));
   llvm::Expected<std::unique_ptr<StageAttempt>> searchWays(const SearchSetup &setup);
   llvm::Expected<std::unique_ptr<StageAttempt>> searchSchedules(const SearchSetup &setup);
+  const SearchSetup &addVirtualSetup(const SearchSetup &setup, StageSearchSpace tried);
+  llvm::Error tryVirtualStages(const SearchSetup &setup, std::unique_ptr<StageAttempt> &best);
   llvm::Error settle(StageAttempt &attempt, ArrayRef<cost::LogicalMesh> meshes);
   llvm::Error run();
 
   func::FuncOp main;
   unsigned timedOutSolves = 0;
+  size_t solvedLayers = 0; // By all attempts.
   llvm::Error addAgain(const SearchSetup &setup, ArrayRef<bool> layers,
                        std::optional<KeptOps> kept = std::nullopt);
 
@@ -516,7 +520,7 @@ private:
   std::shared_ptr<StepVariant> settled; // As the plan wants it.
   /// With several stages on each mesh; without schedules if none of that kind is asked for.
   StageSearchSpace virtualTried;
-  std::optional<SearchSetup> virtualSetup;
+  std::deque<SearchSetup> virtualSetups; // Attempts refer to them.
 };
 
 } // namespace
@@ -605,11 +609,12 @@ static double secondsSince(std::chrono::steady_clock::time_point begin) {
 
 llvm::Expected<std::unique_ptr<StageAttempt>>
 AlpaSearchStagesPass::attempt(const SearchSetup &setup, std::vector<const StepVariant *> variants,
-                              bool ignoresMemory) {
+                              bool ignoresMemory, double mostSeconds, size_t mostWork) {
   auto attempt = std::make_unique<StageAttempt>(setup, std::move(variants), ignoresMemory);
-  if (llvm::Error error = attempt->run())
+  if (llvm::Error error = attempt->run(mostSeconds, mostWork))
     return std::move(error);
   attempt->costs.keep();
+  solvedLayers += attempt->costs.work();
   timedOutSolves += attempt->costs.numTimedOut();
   numRounds += attempt->search.numRounds;
   return std::move(attempt);
@@ -700,6 +705,59 @@ static void keepPinningViews(const sharding::ConstraintPins &pins, SearchSpace &
   }
 }
 
+const SearchSetup &AlpaSearchStagesPass::addVirtualSetup(const SearchSetup &setup,
+                                                         StageSearchSpace tried) {
+  SearchSetup &mine = virtualSetups.emplace_back(setup);
+  mine.tried = std::move(tried);
+  mine.tried.rules = setup.tried.rules;
+  mine.options.mostAtOnce = 0; // Most views are not asked for.
+  // Warming up takes at most so many.
+  mine.options.mostInFlight =
+      std::max<int64_t>(mine.options.mostInFlight, 2 * setup.problem.numLayers);
+  return mine;
+}
+
+/// With schedule=auto: whether several stages on each mesh are faster than the best pipeline with
+/// one, by more than what their launches, which are not foreseen, may take. It takes at most a
+/// quarter of the work that finding that one took.
+llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
+                                                   std::unique_ptr<StageAttempt> &best) {
+  constexpr double kWorth = 0.01;
+  // Written as the stages of that one are.
+  std::vector<const StepVariant *> variants;
+  auto addUsed = [&](const StepVariant &variant) {
+    if (llvm::any_of(best->found.plan.stages, [&](const PlannedStage &stage) {
+          return &best->variantOf(stage) == &variant;
+        }))
+      variants.push_back(&variant);
+  };
+  addUsed(*plain);
+  for (const Again &way : again)
+    addUsed(*way.variant);
+  size_t work = solvedLayers / 4;
+  for (unsigned stages : {4, 3, 2, 6}) {
+    StageSearchSpace tried;
+    tried.schedules.push_back(schedule::findSchedule("interleaved-1f1b"));
+    tried.stagesPerMesh = stages;
+    if (stages > mostVirtualStages)
+      continue;
+    if (llvm::Error error = checkVirtualStages(tried, setup.space, setup.problem)) {
+      consumeError(std::move(error)); // There are no such plans.
+      continue;
+    }
+    llvm::Expected<std::unique_ptr<StageAttempt>> other =
+        attempt(addVirtualSetup(setup, std::move(tried)), variants, /*ignoresMemory=*/false,
+                best->found.timed.stepSeconds * (1 - kWorth), work);
+    if (!other)
+      return other.takeError();
+    work -= std::min(work, (*other)->costs.work());
+    if ((*other)->fits() &&
+        (*other)->found.timed.stepSeconds < best->found.timed.stepSeconds * (1 - kWorth))
+      best = std::move(*other);
+  }
+  return llvm::Error::success();
+}
+
 /// The best of both kinds of schedules.
 llvm::Expected<std::unique_ptr<StageAttempt>>
 AlpaSearchStagesPass::searchSchedules(const SearchSetup &setup) {
@@ -707,10 +765,8 @@ AlpaSearchStagesPass::searchSchedules(const SearchSetup &setup) {
     return searchWays(setup);
   if (llvm::Error error = checkVirtualStages(virtualTried, setup.space, setup.problem))
     return fail(std::move(error));
-  virtualSetup.emplace(setup);
-  virtualSetup->tried = virtualTried;
-  virtualSetup->tried.rules = setup.tried.rules;
-  llvm::Expected<std::unique_ptr<StageAttempt>> shared = searchWays(*virtualSetup);
+  llvm::Expected<std::unique_ptr<StageAttempt>> shared =
+      searchWays(addVirtualSetup(setup, virtualTried));
   if (!shared || setup.tried.schedules.empty())
     return shared;
   llvm::Expected<std::unique_ptr<StageAttempt>> apart = searchWays(setup);
@@ -752,6 +808,7 @@ llvm::Error AlpaSearchStagesPass::settle(StageAttempt &attempt,
 llvm::Error AlpaSearchStagesPass::run() {
   auto begin = std::chrono::steady_clock::now();
   timedOutSolves = 0;
+  solvedLayers = 0;
   if (llvm::Error error = checkOptions())
     return error;
   auto end = llvm::scope_exit([&] {
@@ -759,6 +816,7 @@ llvm::Error AlpaSearchStagesPass::run() {
       way.variant->function.erase();
     again.clear();
     plain = settled = nullptr;
+    virtualSetups.clear();
   });
   StageSearchSpace tried;
   if (llvm::Error error = readSchedules(tried))
@@ -828,8 +886,6 @@ llvm::Error AlpaSearchStagesPass::run() {
     options.memoryBytes.push_back(int64_t(mesh.device.memoryBytes * memoryFraction));
   options.tolerance = gap;
   options.mostInFlight = mostInFlight(setup.tried.schedules, numLayers, numMicroBatches);
-  if (!virtualTried.schedules.empty()) // Warming up takes at most so many.
-    options.mostInFlight = std::max<int64_t>(options.mostInFlight, 2 * numLayers);
   options.workLimit = workLimit;
   options.timeLimitSeconds = timeLimit;
   // These depend on all of the step.
@@ -852,6 +908,10 @@ llvm::Error AlpaSearchStagesPass::run() {
   llvm::Expected<std::unique_ptr<StageAttempt>> best = searchSchedules(setup);
   if (!best)
     return best.takeError();
+  if (schedule == "auto" && pipeline == "auto" && !options.allDiffer && !setup.space.manual &&
+      !hasBarrier(main) && (*best)->fits() && (*best)->found.plan.stages.size() > 1)
+    if (llvm::Error error = tryVirtualStages(setup, *best))
+      return error;
   if (!(*best)->hasPlan() && !explainsMisfit)
     return fail(
         makeError(ErrorCode::Infeasible,
@@ -861,7 +921,7 @@ llvm::Error AlpaSearchStagesPass::run() {
                                       : std::string())));
   if (!(*best)->hasPlan() && setup.tried.schedules.empty()) {
     llvm::Expected<std::unique_ptr<StageAttempt>> free =
-        attempt(*virtualSetup, {again.empty() ? plain.get() : again.front().variant.get()},
+        attempt(virtualSetups.front(), {again.empty() ? plain.get() : again.front().variant.get()},
                 /*ignoresMemory=*/true);
     if (!free)
       return free.takeError();

@@ -3,6 +3,9 @@
 #include "compiler/Stage/Search/VirtualStageSearch.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/FormatVariadic.h"
+
+#include <map>
 #include <numeric>
 
 using namespace alpa;
@@ -120,10 +123,15 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
         requests.push_back({stage.choice.id, cut.inFlight[index]});
     return requests;
   };
-  while (true) {
+  // Bounds of stages are a little too low, so that other cuts look better until their stages are
+  // solved, too; that gains next to nothing where layers are alike.
+  constexpr unsigned kMostRounds = 12, kMoreRounds = 3;
+  unsigned last = kMostRounds;
+  for (unsigned round = 0; round < last; ++round) {
     costs.refresh(/*onlySolved=*/false);
     VirtualStagePlan hoped = solveVirtualStages(cut);
-    if (hoped.stages.empty() || best.seconds * (1 - gap) <= hoped.seconds)
+    if (hoped.stages.empty() || best.seconds * (1 - gap) <= hoped.seconds ||
+        costs.work() >= mostWork)
       break;
     if (hoped.seconds >= mostSeconds)
       return VirtualStagePlan();
@@ -135,6 +143,11 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
     if (llvm::Error error = costs.solve(missing))
       return std::move(error);
     offer(solved(cut, std::move(hoped)));
+    // What other rounds solved may go together.
+    costs.refresh(/*onlySolved=*/true);
+    offer(solveVirtualStages(cut));
+    if (!best.stages.empty() && last == kMostRounds)
+      last = std::min(last, round + 1 + kMoreRounds);
   }
   while (true) {
     costs.refresh(/*onlySolved=*/true);
@@ -148,18 +161,59 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
   }
 }
 
-llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried) {
+/// Stages of a mesh divide its memory by what they hold: state alike, activations by the
+/// micro-batches that each has in flight. How much is of which kind is that of the layers as they
+/// are written, or computed again if that cannot fit.
+void VirtualStageSearch::shareMemory(const VirtualStageProblem &cut, const Meshes &meshes) {
+  std::vector<double> sums(cut.numMeshes, 0);
+  for (unsigned stage = 0; stage < cut.numStages(); ++stage)
+    sums[cut.meshOf(stage)] += double(cut.inFlight[stage]);
+  double held = 0;
+  for (unsigned variant : {0u, std::min(1u, costs.numVariants() - 1)}) {
+    LayerBounds::Bytes least = costs.leastBytes(variant, space.views[meshes.front()].front());
+    held = double(least.state) / std::max<double>(1, double(least.activations));
+    double runs = *llvm::max_element(sums) / cut.stagesPerMesh;
+    double bytes = double(least.state) + double(least.activations) * runs;
+    if (bytes / cut.numMeshes <= double(cut.memoryOf(0)))
+      break;
+  }
+  std::map<int64_t, double> parts; // By micro-batches in flight.
+  std::string name = " shared";
+  for (unsigned stage = 0; stage < cut.numStages(); ++stage) {
+    int64_t inFlight = cut.inFlight[stage];
+    double part = (double(inFlight) + held) / (sums[cut.meshOf(stage)] + held * cut.stagesPerMesh);
+    double &known = parts.try_emplace(inFlight, part).first->second;
+    known = std::min(known, part);
+  }
+  for (auto [inFlight, part] : parts)
+    name += llvm::formatv(" {0}:{1:F6}", inFlight, part).str();
+  costs.shareMemory(
+      [parts](int64_t inFlight) {
+        auto it = parts.lower_bound(inFlight);
+        return it == parts.end() ? parts.rbegin()->second : it->second;
+      },
+      std::move(name));
+}
+
+llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
+                                                    double mostSeconds, size_t work) {
+  mostWork = work;
   if (llvm::Error error = costs.prepare())
     return std::move(error);
   FoundPlan best;
   StageDpProblem scheduled = problem;
   scheduled.schedule = tried.schedules.front();
   for (const Meshes &meshes : listMeshes(tried.stagesPerMesh)) {
+    // No step is faster than what its busiest mesh does, behind what its first stages need to
+    // reach the last mesh and come back.
+    double runs = double(problem.numMicroBatches) + double(meshes.size() - 1) / tried.stagesPerMesh;
     for (const StageRule &rule : tried.rules) {
+      if (costs.work() >= mostWork)
+        return best;
       VirtualStageProblem cut = makeProblem(meshes, tried, rule);
-      // No step is faster than what its busiest mesh does.
+      shareMemory(cut, meshes);
       llvm::Expected<VirtualStagePlan> found =
-          search(cut, best.timed.stepSeconds / double(problem.numMicroBatches));
+          search(cut, std::min(best.timed.stepSeconds, mostSeconds) / runs);
       if (!found)
         return found.takeError();
       if (found->stages.empty())

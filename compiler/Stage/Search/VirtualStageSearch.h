@@ -21,13 +21,15 @@ llvm::Error checkVirtualStages(const StageSearchSpace &tried, const SearchSpace 
 
 class VirtualStageSearch {
 public:
-  /// `costs` are for a limit of a mesh's memory divided by its stages; `problem` says
-  /// the whole.
   VirtualStageSearch(StageCosts &costs, const PlanTimer &timer, const SearchSpace &space,
                      const StageDpProblem &problem, double gap)
       : costs(costs), timer(timer), space(space), problem(problem), gap(gap) {}
 
-  llvm::Expected<FoundPlan> run(const StageSearchSpace &tried);
+  /// Looks for steps that take fewer seconds, and solves no more than is this much work
+  /// (`StageCosts::work`).
+  llvm::Expected<FoundPlan> run(const StageSearchSpace &tried,
+                                double mostSeconds = std::numeric_limits<double>::infinity(),
+                                size_t mostWork = std::numeric_limits<size_t>::max());
 
 private:
   /// Submeshes of the meshes, by index; all are of one shape.
@@ -36,6 +38,7 @@ private:
   std::vector<Meshes> listMeshes(unsigned stagesPerMesh) const;
   VirtualStageProblem makeProblem(const Meshes &meshes, const StageSearchSpace &tried,
                                   const StageRule &rule);
+  void shareMemory(const VirtualStageProblem &cut, const Meshes &meshes);
   llvm::Expected<VirtualStagePlan> search(const VirtualStageProblem &cut, double mostSeconds);
   VirtualStagePlan solved(const VirtualStageProblem &cut, VirtualStagePlan plan) const;
 
@@ -44,6 +47,7 @@ private:
   const SearchSpace &space;
   const StageDpProblem &problem;
   double gap;
+  size_t mostWork = 0;
 };
 
 } // namespace alpa::stage

@@ -48,7 +48,7 @@ public:
 private:
   /// Times that the last round is solved, and steps of its program in all of them.
   static constexpr unsigned kMostTries = 4000;
-  static constexpr double kMostSteps = 2e7;
+  static constexpr double kMostSteps = 1e6;
 
   /// Where stages begin, and the number of layers.
   using Cut = llvm::SmallVector<unsigned>;

@@ -734,6 +734,7 @@ class Method(ABC):
             "num-micro-batches": str(count),
             "schedule": self.schedule_name,
             **({"virtual-stages": str(rounds)} if rounds > 1 or is_interleaved else {}),
+            **({} if coarse or self.schedule_name != "auto" else {"most-virtual-stages": "6"}),
             "memory-fraction": str(self.memory_fraction),
             "time-limit": str(self.time_limit_seconds),
             "method": self.method,
