@@ -17,7 +17,8 @@
 // CHECK-NEXT: runner-up {{.*}} -> {{.*}}: the step takes {{[0-9.]+}} {{us|ms}} more
 // CHECK: alpa.explanation = {
 // CHECK-SAME: layer = 3 : i64
-// CHECK-SAME: reads = ["1", "0"], {{.*}} types = "(65536x64xf32, 64x64xf32) -> 65536x64xf32"
+// CHECK-SAME: reads = ["1", "0"], {{[^}]*}} types = "(65536x64xf32, 64x64xf32) -> 65536x64xf32"
+// CHECK-SAME: ops = [{{.*}} op = "stablehlo.tanh", {{[^}]*}} types = "(65536x64xf32) -> 65536x64xf32"
 
 // ONE: ops by cost, 1 of 1
 // ONE: stablehlo.tanh

@@ -310,6 +310,7 @@ void Explainer::addOps() {
     row.phase = phaseName(info.phase);
     row.layer = layerOf(info.op);
     row.specs = specsOf(info, strategy);
+    row.types = typesText(info.op);
     row.decision = part.node;
     int64_t shares = projection.numShares(strategy.axes);
     row.isWhole = isSeveral && shares == 1;
@@ -811,6 +812,8 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
     }
     if (row.parts)
       fields.push_back(named("parts", number(row.parts)));
+    if (!row.types.empty())
+      fields.push_back(named("types", text(row.types)));
     if (!row.line.empty())
       fields.push_back(named("line", text(row.line)));
     if (!row.target.empty())

@@ -18,6 +18,7 @@ struct ExplainedOp {
   std::string where; // JAX's name for it, or of the argument.
   std::string phase;
   std::string specs; // "([S0, R], [R, R]) -> [S0, R]"
+  std::string types; // "(8x64xf32, 64x64xf32) -> 8x64xf32", as `specs`; none of a move.
   int64_t computePicoseconds = 0;
   int64_t communicationPicoseconds = 0; // Sums, and operands moved to where it wants them.
   double trafficBytes = 0;              // To and from a device's memory, in a step.

@@ -1128,6 +1128,7 @@ _TABLES: Mapping[str, Mapping[str, Callable[[Node], Any]]] = {
         "specs": Node.string,
         "compute_seconds": Node.number,
         "communication_seconds": Node.number,
+        "types?": Node.string,
         "parts?": Node.integer,
     },
     "decisions": {
