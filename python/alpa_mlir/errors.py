@@ -46,6 +46,7 @@ __all__ = [
     "DeletedArrayError",
     "DevicesError",
     "EntryPointError",
+    "ExportError",
     "InfeasiblePlanError",
     "MethodError",
     "MicroBatchError",
@@ -73,6 +74,12 @@ class ClusterFileError(AlpaError):
     """A cluster file or preset cannot be used: missing, negative or unknown field."""
 
     code: ClassVar[str] = "cluster-file"
+
+
+class ExportError(AlpaError):
+    """A plan cannot be said in the form of another program; names what it decides."""
+
+    code: ClassVar[str] = "export"
 
 
 class ModuleSyntaxError(AlpaError):

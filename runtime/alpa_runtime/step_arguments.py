@@ -484,17 +484,26 @@ class Places(Protocol):
 
 def input_placement(form: CallingConvention, plan: Plan) -> tuple[Any, ...]:
     """A tree of `PlacementSpec`s for each argument; None for static ones."""
-    found: dict[int, dict[int, TensorSpec]] = {}
-    for program in plan.programs:
-        for op in program.only(InputOp):
-            found.setdefault(op.arg, {}).setdefault(program.mesh, op.tensor)
-    leaves = groups(plan.inputs, "inputs")[: len(form.in_leaves)]
-    specs = [_spec(plan.inputs, leaf, found) for leaf in leaves]
+    specs = argument_placements(plan)[: len(form.in_leaves)]
     return with_static(form, trees.unflatten(form.in_tree, specs))
 
 
 def output_placement(form: CallingConvention, plan: Plan) -> Any:
     """A tree of `PlacementSpec`s like the result."""
+    return trees.unflatten(form.out_tree, result_placements(plan))
+
+
+def argument_placements(plan: Plan) -> list[PlacementSpec]:
+    """Of the arguments' leaves, and behind them of the inputs that callers do not give."""
+    found: dict[int, dict[int, TensorSpec]] = {}
+    for program in plan.programs:
+        for op in program.only(InputOp):
+            found.setdefault(op.arg, {}).setdefault(program.mesh, op.tensor)
+    return [_spec(plan.inputs, leaf, found) for leaf in groups(plan.inputs, "inputs")]
+
+
+def result_placements(plan: Plan) -> list[PlacementSpec]:
+    """Of the result's leaves."""
     found: dict[int, dict[int, TensorSpec]] = {}
     for program in plan.programs:
         held: dict[int, TensorSpec] = {}
@@ -503,8 +512,7 @@ def output_placement(form: CallingConvention, plan: Plan) -> Any:
                 found.setdefault(op.result, {}).setdefault(program.mesh, held[op.slot])
             else:
                 held.update(_made(plan, op, held))
-    specs = [_spec(plan.outputs, leaf, found) for leaf in groups(plan.outputs, "outputs")]
-    return trees.unflatten(form.out_tree, specs)
+    return [_spec(plan.outputs, leaf, found) for leaf in groups(plan.outputs, "outputs")]
 
 
 def with_static(form: CallingConvention, dynamic: Sequence[Any], static: Sequence[Any] = ()) -> Any:

@@ -126,6 +126,29 @@ def encode(structure: Any) -> Any:
     return node
 
 
+def leaf_counts(value: Any) -> list[int]:
+    """How many leaves each child of an encoded structure has, whose classes need not be known.
+
+    Example:
+        >>> leaf_counts({"tuple": [{"dict": {"a": "*", "b": ["*", None]}}, "*", None]})
+        [2, 1, 0]
+    """
+    if value == "*":
+        return []
+    children: list[Any] = []
+    if isinstance(value, list):
+        children = _list(value)
+    elif value is not None:
+        node = _object(value)
+        if "dict" in node:
+            children = list(_object(node["dict"]).values())
+        elif "items" in node:
+            children = [_list(pair)[1] for pair in _list(node["items"])]
+        else:
+            children = _list(node.get("tuple", node.get("children")))
+    return [1 if child == "*" else sum(leaf_counts(child)) for child in children]
+
+
 def decode(value: Any, examples: Iterable[Any] = ()) -> Any:
     """The structure that `encode` was given.
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "explain": "say why a plan is as it is, what came second, and what limits it",
     "report": "write a report of a plan as one HTML file",
     "run": "run an entry point, or a saved plan with random inputs",
+    "export": "write a saved plan in the form of another program",
     "diff": "list what two saved plans decide otherwise",
     "simulate": "execute a saved plan on a described cluster, without devices",
     "measure": "compile and time the stages of saved plans on the devices of this host",

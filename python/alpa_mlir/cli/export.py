@@ -1,0 +1,47 @@
+"""`alpa-mlir export`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from alpa_mlir.cli._command import Answer, file_in_folder
+from alpa_mlir.export.formats import FORMATS
+
+DESCRIPTION = (
+    "Writes a saved plan in the form of another program, and says what of the plan that form "
+    "cannot hold: " + "; ".join(f"{name}, {form.summary}" for name, form in FORMATS.items()) + "."
+)
+EXAMPLES = """\
+  alpa-mlir export my_plan --to jax -o shardings.py
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN", help="folder that Plan.save wrote")
+    parser.add_argument("--to", required=True, choices=tuple(FORMATS), help="the form")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=file_in_folder,
+        metavar="FILE",
+        help="the file to write (default: the output)",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="write over a file that is there already"
+    )
+
+
+def run(options: argparse.Namespace) -> Answer:
+    output: Path | None = options.output
+    if output is not None and output.exists() and not options.force:
+        options.error(f"{output} exists; name another with -o, or give --force")
+    from alpa_mlir.export import export_plan
+
+    exported = export_plan(options.plan, options.to)
+    fields = {"plan": options.plan, "format": options.to, "notes": list(exported.notes)}
+    if output is None:
+        return Answer(exported.text.rstrip("\n"), fields | {"text": exported.text})
+    output.write_text(exported.text)
+    lines = [*(f"note: {note}" for note in exported.notes), f"wrote {output}"]
+    return Answer("\n".join(lines), fields | {"output": str(output)})

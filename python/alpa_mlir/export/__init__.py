@@ -1,0 +1,36 @@
+"""Plans for other programs than this one: docs/export.md."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from alpa_runtime.plan import Plan
+
+from alpa_mlir.errors import ExportError
+from alpa_mlir.export.formats import FORMATS, Exported
+
+__all__ = ["FORMATS", "Exported", "export_plan"]
+
+
+def export_plan(plan: Plan | str | Path, to: str) -> Exported:
+    """A plan in the form of another program.
+
+    Args:
+        plan: a plan, or the folder where it was saved.
+        to: one of `FORMATS`.
+
+    Raises:
+        ExportError: there is no such format, or it cannot say what the plan decides.
+
+    Example:
+        >>> from pathlib import Path
+        >>> exported = export_plan("my_plan", "jax")                       # doctest: +SKIP
+        >>> Path("shardings.py").write_text(exported.text)                 # doctest: +SKIP
+    """
+    if to not in FORMATS:
+        raise ExportError(f"no format {to!r}", where="export_plan", fix=f"use {', '.join(FORMATS)}")
+    found = plan if isinstance(plan, Plan) else Plan.load(plan)
+    module = importlib.import_module(f"alpa_mlir.export.{FORMATS[to].module}")
+    exported: Exported = module.export(found)
+    return exported

@@ -1,0 +1,483 @@
+"""What an exported module of shardings holds besides its tables; it needs JAX alone.
+
+`alpa_mlir.export.jax_module` puts a plan's tables in the place of the empty ones.
+"""
+
+# pyright: basic
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+_jax: Any = jax  # With what type checkers do not know of it.
+Shape = tuple[int, ...]
+Held = tuple[Shape, P]
+
+# <tables>
+AXES: dict[str, int] = {}
+DEVICES: list[int] = []
+MICRO_BATCHES = 1
+NAMES: list[str] = []
+STATIC: list[int] = []
+STATE: list[int] = []
+ARGUMENTS: dict[str, P] = {}
+RESULTS: dict[str, P] = {}
+CONSTRAINTS: dict[str, list[tuple[list[Held], list[Held]]]] = {}
+# </tables>
+
+
+def mesh(devices: Sequence[Any] | None = None) -> Mesh:
+    """The plan's mesh.
+
+    Args:
+        devices: of the whole cluster, in the plan's order; by default `jax.devices()`.
+    """
+    found = list(jax.devices() if devices is None else devices)
+    if len(found) <= max(DEVICES):
+        raise ValueError(f"got {len(found)} devices, the plan needs {max(DEVICES) + 1}")
+    chosen = np.empty(len(DEVICES), object)
+    chosen[:] = [found[number] for number in DEVICES]
+    return Mesh(chosen.reshape(tuple(AXES.values())), tuple(AXES))
+
+
+def argument_specs(*args: Any) -> tuple[Any, ...]:
+    """A tree of `PartitionSpec`s for each argument of the step; None for static ones."""
+    if len(args) != len(NAMES):
+        raise TypeError(f"got {len(args)} arguments, the plan is for {', '.join(NAMES)}")
+    return tuple(
+        None if i in STATIC else _specs(ARGUMENTS, NAMES[i], arg) for i, arg in enumerate(args)
+    )
+
+
+def result_specs(result: Any) -> Any:
+    """A tree of `PartitionSpec`s for the step's result, or for the shapes of it."""
+    return _specs(RESULTS, "result", result)
+
+
+def place(*args: Any, devices: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    """The arguments as the step takes them, on the plan's devices."""
+    shardings = _shardings(mesh(devices), argument_specs(*args))
+    return tuple(
+        arg if i in STATIC else jax.device_put(arg, shardings[i]) for i, arg in enumerate(args)
+    )
+
+
+def jit(
+    step: Callable[..., Any],
+    *args: Any,
+    devices: Sequence[Any] | None = None,
+    constrain: bool = True,
+    **options: Any,
+) -> Any:
+    """`jax.jit(step)` with the plan's shardings.
+
+    Args:
+        args: those of the step: arrays, or `jax.ShapeDtypeStruct`s in their place.
+        devices: as `mesh` has it.
+        constrain: hold the values of `CONSTRAINTS` as the plan does, too.
+        options: more of `jax.jit`'s; `donate_argnums=STATE` gives the old state away.
+    """
+    on = mesh(devices)
+    dynamic = [i for i in range(len(NAMES)) if i not in STATIC]
+
+    def of_dynamic(*values: Any) -> Any:
+        full = list(args)
+        for i, value in zip(dynamic, values, strict=True):
+            full[i] = value
+        return step(*full)
+
+    given = argument_specs(*args)
+    shapes = jax.eval_shape(of_dynamic, *(args[i] for i in dynamic))
+    return jax.jit(
+        constrained(step, on) if constrain else step,
+        in_shardings=tuple(_shardings(on, given[i]) for i in dynamic),
+        out_shardings=_shardings(on, result_specs(shapes)),
+        static_argnums=tuple(STATIC),
+        **options,
+    )
+
+
+def constrained(step: Callable[..., Any], on: Mesh | None = None) -> Callable[..., Any]:
+    """The same function, whose values are held as `CONSTRAINTS` says.
+
+    A value's name is made of the name scopes around its operation and of the primitive; those of
+    backward passes begin with `backward`. The numbers that the function computes are the same
+    whether a value is found or not; a warning says that few are.
+    """
+    on = mesh() if on is None else on
+
+    @functools.wraps(step)
+    def call(*args: Any) -> Any:
+        dynamic = [arg for i, arg in enumerate(args) if i not in STATIC]
+        leaves, tree = jax.tree.flatten(dynamic)
+
+        def flat(*values: Any) -> Any:
+            rest = iter(jax.tree.unflatten(tree, values))
+            return step(*(arg if i in STATIC else next(rest) for i, arg in enumerate(args)))
+
+        closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*leaves)
+        holds = _Holds(on, closed.jaxpr)
+        results = holds.evaluate(closed.jaxpr, closed.consts, leaves, "")
+        holds.warn()
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+    return call
+
+
+def micro_batched_value_and_grad(
+    loss: Callable[..., Any], *, reduction: str, micro_batches: int = MICRO_BATCHES
+) -> Callable[..., Any]:
+    """`jax.value_and_grad(loss)` over micro-batches, one after another.
+
+    Args:
+        loss: `(params, batch) -> scalar`, in which examples, the rows of the batch's arrays, do
+            not see each other.
+        reduction: `"mean"` or `"sum"`, what the loss takes over the examples. A mean over
+            something else, such as unmasked tokens, is neither.
+        micro_batches: their number, which divides the rows.
+    """
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"got reduction {reduction!r}, expected 'mean' or 'sum'")
+    both = jax.value_and_grad(loss)
+
+    def value_and_grad(params: Any, batch: Any) -> Any:
+        # Every so many rows: each device keeps its own.
+        parts = jax.tree.map(
+            lambda x: x.reshape(-1, micro_batches, *x.shape[1:]).swapaxes(0, 1), batch
+        )
+
+        def add(total: Any, part: Any) -> Any:
+            return jax.tree.map(jax.numpy.add, total, both(params, part)), None
+
+        shapes = jax.eval_shape(both, params, jax.tree.map(lambda x: x[0], parts))
+        zeros = jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), shapes)
+        total, _ = jax.lax.scan(add, zeros, parts)
+        if reduction == "sum":
+            return total
+        return jax.tree.map(lambda x: x / micro_batches, total)
+
+    return value_and_grad
+
+
+def _specs(table: dict[str, P], name: str, tree: Any) -> Any:
+    def spec(path: Any, leaf: Any) -> P:
+        key = name + jax.tree_util.keystr(path)
+        if key not in table:
+            raise KeyError(f"the plan has no {key}; it is for another step, or other arguments")
+        return table[key]
+
+    return jax.tree_util.tree_map_with_path(spec, tree)
+
+
+def _shardings(on: Mesh, specs: Any) -> Any:
+    return jax.tree.map(
+        lambda spec: NamedSharding(on, spec), specs, is_leaf=lambda x: isinstance(x, P)
+    )
+
+
+# Values inside of the step: its jaxpr is evaluated equation by equation.
+
+_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
+_BODIES = {"scan": "jaxpr", "checkpoint": "jaxpr", "remat2": "jaxpr"}
+_TRANSFORMS = re.compile(r"\b(?:jvp|transpose|vmap|jit|pjit)\(|\)")
+_STRUCTURE = re.compile(
+    r"alpa_\w+|while|body|scan|eval_jaxpr|closed_call|core_call|checkpoint|remat2?"
+    r"|rematted_computation"
+)
+
+
+def value_name(scopes: str) -> str:
+    """Name of a value by the scopes of its operation, the primitive last.
+
+    Example:
+        >>> value_name("transpose(jvp(GPT))/h0/jit(f)/dot_general")
+        'backward GPT/h0/f/dot_general'
+    """
+    parts = _TRANSFORMS.sub("", scopes).split("/")
+    kept = [part for part in parts if part and not _STRUCTURE.fullmatch(part)]
+    return ("backward " if "transpose(" in scopes else "") + "/".join(kept)
+
+
+def any_layer(name: str) -> str:
+    """A name that all layers share: `h*/dot_general` for `h3/dot_general`."""
+    return re.sub(r"\d+", "*", name)
+
+
+def way(before: P | None, after: P, ndim: int) -> list[P]:
+    """The specs between two, and the last: axes change dimensions first, then others are gathered,
+    then dimensions are split further. XLA gathers whole arrays where it is told all at once.
+
+    Example:
+        >>> way(P(None, ("x", "y")), P("y"), 2)
+        [PartitionSpec('y', 'x'), PartitionSpec('y', None)]
+    """
+    if before is None:
+        return [after]
+
+    def dims(spec: P) -> list[list[str]]:
+        found = [[] if a is None else [a] if isinstance(a, str) else list(a) for a in spec]
+        return found + [[] for _ in range(ndim - len(found))]
+
+    def spec_of(dims: list[list[str]]) -> P:
+        return P(*(None if not a else a[0] if len(a) == 1 else tuple(a) for a in dims))
+
+    now, wanted = dims(before), dims(after)
+    steps: list[P] = []
+    moved = True
+    while moved:
+        moved = False
+        for i, j in ((i, j) for i in range(ndim) for j in range(ndim) if i != j and now[i]):
+            if wanted[j][: len(now[j]) + 1] == [*now[j], now[i][-1]]:
+                now[j].append(now[i].pop())
+                steps.append(spec_of(now))
+                moved = True
+                break
+    kept = [
+        [axis for i, axis in enumerate(a) if a[: i + 1] == b[: i + 1]]
+        for a, b in zip(now, wanted, strict=True)
+    ]
+    if kept != now:
+        steps.append(spec_of(kept))
+    if kept != wanted:
+        steps.append(spec_of(wanted))
+    return steps
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """An equation, what it is called, and its shapes as the plan has them.
+
+    Attributes:
+        order: of dimensions, in which the result of a product is used; the plan has the operands
+            of the product the other way round instead.
+    """
+
+    eqn: Any
+    name: str
+    order: Shape | None
+
+    @property
+    def operands(self) -> list[Shape]:
+        shapes = [tuple(getattr(v.aval, "shape", ())) for v in self.eqn.invars]
+        return shapes if self.order is None else shapes[::-1]
+
+    @property
+    def results(self) -> list[Shape]:
+        shapes = [tuple(getattr(v.aval, "shape", ())) for v in self.eqn.outvars]
+        return shapes if self.order is None else [tuple(shapes[0][i] for i in self.order)]
+
+    @property
+    def key(self) -> Any:
+        return self.name, tuple(self.operands), tuple(self.results)
+
+
+def _operations(jaxpr: Any, path: str) -> Iterator[_Operation]:
+    """The equations of a jaxpr, without those within."""
+    swapped = {
+        eqn.outvars[0]: _swap(eqn) for eqn in jaxpr.eqns if eqn.primitive.name == "dot_general"
+    }
+    orders = {
+        eqn.invars[0]: order
+        for eqn in jaxpr.eqns
+        if eqn.primitive.name == "transpose" and not isinstance(eqn.invars[0], core.Literal)
+        for order in [tuple(eqn.params["permutation"])]
+        if swapped.get(eqn.invars[0]) == order
+    }
+    for eqn in jaxpr.eqns:
+        name = value_name(f"{_inside(eqn, path)}/{eqn.primitive.name}")
+        yield _Operation(eqn, name, orders.get(eqn.outvars[0]) if eqn.outvars else None)
+
+
+def _swap(eqn: Any) -> Shape:
+    """The order of a product's dimensions where its operands change places."""
+    (lhs_sum, rhs_sum), (batch, _) = eqn.params["dimension_numbers"]
+    begin = len(batch)
+    middle = eqn.invars[0].aval.ndim - len(lhs_sum)
+    end = middle + eqn.invars[1].aval.ndim - len(rhs_sum) - begin
+    return (*range(begin), *range(middle, end), *range(begin, middle))
+
+
+def _inside(eqn: Any, path: str) -> str:
+    called = eqn.params.get("name") if eqn.primitive.name in _CALLS else None
+    return f"{path}/{eqn.source_info.name_stack}" + (f"/{called}" if called else "")
+
+
+def _body(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+    """Body and constants of an equation that is looked into."""
+    key = (_CALLS | _BODIES).get(eqn.primitive.name)
+    if key is None or key not in eqn.params:
+        return None
+    body = eqn.params[key]
+    return (body.jaxpr, body.consts) if hasattr(body, "consts") else (body, ())
+
+
+def _all_operations(jaxpr: Any, path: str) -> Iterator[_Operation]:
+    for operation in _operations(jaxpr, path):
+        body = _body(operation.eqn)
+        if body is None:
+            yield operation
+        else:
+            yield from _all_operations(body[0], _inside(operation.eqn, path))
+
+
+class _Holds:
+    """Which values of a step are held, and how."""
+
+    def __init__(self, on: Mesh, jaxpr: Any) -> None:
+        self.mesh = on
+        self.count = Counter(operation.key for operation in _all_operations(jaxpr, ""))
+        self.met: Counter[Any] = Counter()
+        self.found: set[str] = set()
+        self.held: dict[int, tuple[Any, P]] = {}  # By `id` of the values, which live as long.
+
+    def specs(self, operation: _Operation) -> tuple[list[P], list[P]] | None:
+        """Of the operands and the results; None if the plan has no such operation."""
+        place = self.met[operation.key]
+        self.met[operation.key] += 1
+        name = operation.name if operation.name in CONSTRAINTS else any_layer(operation.name)
+        fits: list[tuple[list[P], list[P]]] = []
+        for operands, results in CONSTRAINTS.get(name, []):
+            found = _operand_specs(operation, operands), _result_specs(operation, results)
+            if found[0] is not None and found[1] is not None:
+                fits.append((found[0], found[1]))
+        if not fits:
+            return None
+        self.found.add(name)
+        if self.count[operation.key] == len(fits):
+            operands, results = fits[place]
+        else:  # One body for many layers: as most of them have it.
+            most = Counter(map(repr, fits)).most_common(1)[0][0]
+            operands, results = next(fit for fit in fits if repr(fit) == most)
+        if operation.order is None:
+            return operands, results
+        (spec,) = results
+        axes = [*spec, *[None] * (len(operation.order) - len(spec))]
+        return operands[::-1], [P(*(axes[i] for i in np.argsort(operation.order)))]
+
+    def hold(self, value: Any, spec: P) -> Any:
+        """The value with this spec, by way of others where it is known to have another."""
+        ndim = getattr(value, "ndim", 0)
+        _, before = self.held.get(id(value), (None, None))
+        for step in way(before, spec, ndim) if ndim else ():
+            value = jax.lax.with_sharding_constraint(value, NamedSharding(self.mesh, step))
+        self.held[id(value)] = value, spec
+        return value
+
+    def evaluate(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], path: str) -> Any:
+        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+
+        def value(atom: Any) -> Any:
+            return atom.val if isinstance(atom, core.Literal) else known[atom]
+
+        for operation in _operations(jaxpr, path):
+            eqn = operation.eqn
+            operands = [value(atom) for atom in eqn.invars]
+            body, inside = _body(eqn), _inside(eqn, path)
+            if body is not None and eqn.primitive.name in _CALLS:
+                results = self.evaluate(*body, operands, inside)
+            elif body is not None:
+                results = _bind(self.with_body(eqn, inside), operands, jaxpr)
+            else:
+                specs = self.specs(operation)
+                if specs is not None:
+                    operands = [self.hold(*pair) for pair in zip(operands, specs[0], strict=True)]
+                results = _bind(eqn, operands, jaxpr)
+                if specs is not None:
+                    results = [self.hold(*pair) for pair in zip(results, specs[1], strict=True)]
+            known.update(zip(eqn.outvars, results, strict=True))
+        return [value(atom) for atom in jaxpr.outvars]
+
+    def with_body(self, eqn: Any, path: str) -> Any:
+        """A loop, or a part that is computed again, with its body's values held."""
+        key = _BODIES[eqn.primitive.name]
+        found = _body(eqn)
+        assert found is not None
+        jaxpr, consts = found
+        shapes = [v.aval for v in jaxpr.invars]
+
+        def body(*args: Any) -> Any:
+            return self.evaluate(jaxpr, consts, args, path)
+
+        closed = jax.make_jaxpr(body)(
+            *(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in shapes)
+        )
+        if hasattr(eqn.params[key], "consts"):
+            return eqn.replace(params={**eqn.params, key: closed})
+        return eqn if closed.consts else eqn.replace(params={**eqn.params, key: closed.jaxpr})
+
+    def warn(self) -> None:
+        missed = [name for name in CONSTRAINTS if name not in self.found]
+        if 4 * len(missed) > 3 * len(CONSTRAINTS):
+            warnings.warn(
+                f"{len(missed)} of {len(CONSTRAINTS)} constraints are of values that the step does "
+                f"not compute, such as {missed[0]!r}; was the step planned as it is now?",
+                stacklevel=3,
+            )
+
+
+def _operand_specs(operation: _Operation, held: list[Held]) -> list[P] | None:
+    """A spec for each operand of an operation; None if the plan's are others.
+
+    A scalar may have been broadcast before, or be none of the plan's operands; a dimension of size
+    1 may have been broadcast.
+    """
+    shapes = operation.operands
+    rest = iter(held if len(held) == len(shapes) else [item for item in held if item[0]])
+    specs: list[P] = []
+    for shape in shapes:
+        if not shape and len(held) != len(shapes):
+            specs.append(P())
+            continue
+        planned, spec = next(rest, (None, P()))
+        if planned is None:
+            return None
+        axes = [*spec, *[None] * (len(planned) - len(spec))]
+        if shape and len(planned) == len(shape):
+            wide = [a != b and b == 1 for a, b in zip(planned, shape, strict=True)]
+            planned = tuple(1 if w else size for size, w in zip(planned, wide, strict=True))
+            spec = P(*(None if w else axis for axis, w in zip(axes, wide, strict=True)))
+        if shape and not _is_micro_batch(planned, shape):
+            return None
+        specs.append(spec if shape else P())
+    return specs if next(rest, None) is None else None
+
+
+def _result_specs(operation: _Operation, held: list[Held]) -> list[P] | None:
+    """A spec for each result; None if the plan's are others."""
+    shapes = operation.results
+    if len(shapes) != len(held):
+        return None
+    pairs = zip(shapes, held, strict=True)
+    fit = all(_is_micro_batch(planned, shape) for shape, (planned, _) in pairs)
+    return [spec for _, spec in held] if fit else None
+
+
+def _is_micro_batch(planned: Shape, shape: Shape) -> bool:
+    return planned == shape or (
+        len(planned) == len(shape)
+        and sum(a != b for a, b in zip(planned, shape, strict=True)) == 1
+        and prod(shape) == prod(planned) * MICRO_BATCHES
+    )
+
+
+def _bind(eqn: Any, operands: Sequence[Any], jaxpr: Any) -> list[Any]:
+    """Evaluate one equation, where it stands."""
+    given = {
+        v: x for v, x in zip(eqn.invars, operands, strict=True) if not isinstance(v, core.Literal)
+    }
+    debug = jaxpr.debug_info.with_unknown_names()
+    single = core.Jaxpr((), list(given), eqn.outvars, [eqn], eqn.effects, debug)
+    return list(_jax.core.eval_jaxpr(single, (), *given.values()))

@@ -1,0 +1,305 @@
+"""Plans of one mesh as Python modules: `jax.jit` follows them without this package."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import zoo
+from alpa_mlir import PipeshardParallel, ShardParallel, Zero3Parallel
+from alpa_mlir.cli import main
+from alpa_mlir.errors import ExportError
+from alpa_mlir.export import export_plan, plain_jax
+from alpa_runtime.plan import Plan
+from conditioned import check_state, plain
+from jax.sharding import PartitionSpec as P
+
+CLUSTER = "cpu-test:2"
+COLLECTIVES = re.compile(
+    r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
+)
+
+
+def module_of(plan: Plan, folder):
+    """The exported module, imported from a file."""
+    path = folder / "shardings.py"
+    path.write_text(export_plan(plan, "jax").text)
+    spec = importlib.util.spec_from_file_location("shardings", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["shardings"] = module  # Its dataclass looks for it.
+    spec.loader.exec_module(module)
+    return module
+
+
+def planned(step, *args, method=None, cluster=CLUSTER, **options):
+    method = method or ShardParallel(mesh_shape=(2, 4))
+    return alpa_mlir.parallelize(step, cluster=cluster, method=method, **options).plan(*args)
+
+
+@functools.cache
+def zoo_plan(name: str, method=None) -> Plan:
+    model = zoo.get(name)
+    return planned(model.step, *model.init(), method=method).plan
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt",
+        "moe",
+        pytest.param("gpt_scan_remat", marks=pytest.mark.slow),
+        pytest.param("wide_resnet", marks=pytest.mark.slow),
+    ],
+)
+def test_equals_jit(name, tmp_path):
+    """In its numbers, and in the kinds of its collectives the plan; XLA joins and splits these as
+    it likes, and has no reduce-scatter on CPUs."""
+    model = zoo.get(name)
+    args = model.init()
+    plan = zoo_plan(name, Zero3Parallel(mesh_shape=(2, 4)) if name == "gpt" else None)
+    shardings = module_of(plan, tmp_path)
+    placed = shardings.place(*args)
+    compiled = shardings.jit(model.step, *args).lower(*placed).compile()
+    rows = plan.explanation(0)["communication"]
+    kinds = COLLECTIVES.findall(compiled.as_text())
+    assert set(kinds) <= {row["collective"].replace("_", "-") for row in rows} | {"all-reduce"}
+    assert {"all-gather", "all-reduce"} <= set(kinds)
+    state, metrics = compiled(*placed)
+    expected, wanted = jax.jit(model.step)(*args)
+    check_state(args[0], state, expected, rtol=1e-5)
+    for found, want in zip(jax.tree.leaves(metrics), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(plain(found), plain(want), rtol=1e-5)
+    # The state comes back as it was given, so that steps follow one another.
+    for before, after in zip(jax.tree.leaves(placed[0]), jax.tree.leaves(state), strict=True):
+        assert before.sharding.is_equivalent_to(after.sharding, before.ndim)
+    if name == "gpt":
+        free = shardings.jit(model.step, *args, constrain=False).lower(*placed).compile()
+        assert len(kinds) < len(COLLECTIVES.findall(free.as_text()))
+        temporary = [c.memory_analysis().temp_size_in_bytes for c in (compiled, free)]
+        assert temporary[0] < temporary[1]
+
+
+def test_typed_keys(tmp_path):
+    model = zoo.get("dropout_typed_key")
+    args = model.init()
+    shardings = module_of(zoo_plan("dropout_typed_key"), tmp_path)
+    found = shardings.jit(model.step, *args)(*shardings.place(*args))
+    check_state(args, found, jax.jit(model.step)(*args), rtol=1e-5)
+
+
+def test_weights_lie_as_in_the_plan(tmp_path):
+    plan = zoo_plan("gpt", Zero3Parallel(mesh_shape=(2, 4)))
+    shardings = module_of(plan, tmp_path)
+    model = zoo.get("gpt")
+    state, batch = model.init()
+    specs, _ = shardings.argument_specs(state, batch)
+    (stage,) = plan.stages
+    (weight,) = (w for w in stage.weights if w.name == "state.params['h0']['down']['kernel']")
+    axes = [names[0] if len(names) == 1 else names or None for names in weight.spec]
+    assert P(*axes) == specs.params["h0"]["down"]["kernel"] != P()
+    out = shardings.result_specs(jax.eval_shape(model.step, state, batch))
+    assert out[0].params["h0"]["down"]["kernel"] == specs.params["h0"]["down"]["kernel"]
+    assert out[1]["loss"] == P()
+
+
+MODEL = """
+import jax, jax.numpy as jnp, numpy as np
+def step(w, x, rate, decay):
+    def loss(w):
+        return jnp.mean((jnp.tanh(x @ w["up"]) @ w["down"] - x) ** 2)
+    value, g = jax.value_and_grad(loss)(w)
+    return jax.tree.map(lambda w, g: decay * w - rate * g, w, g), value
+def arguments():
+    random = np.random.default_rng(0)
+    up, down, x = (random.normal(size=s).astype(np.float32) for s in ((16, 64), (64, 16), (32, 16)))
+    return {"up": up, "down": down}, x, np.float32(0.1), 0.99
+"""
+ALONE = """
+import sys
+sys.modules["alpa_mlir"] = sys.modules["alpa_runtime"] = None
+import jax, numpy as np, model, shardings
+args = model.arguments()
+step = shardings.jit(model.step, *args, donate_argnums=shardings.STATE)
+found = step(*shardings.place(*args))
+for x, y in zip(*map(jax.tree.leaves, (found, jax.jit(model.step, static_argnums=3)(*args)))):
+    np.testing.assert_allclose(x, y, rtol=1e-5)
+print(found[0]["up"].sharding.spec)
+"""
+
+
+def test_runs_without_this_package(tmp_path):
+    (tmp_path / "model.py").write_text(MODEL)
+    scope: dict = {}
+    exec(MODEL, scope)
+    plan = planned(
+        scope["step"],
+        *scope["arguments"](),
+        method=Zero3Parallel(mesh_shape=(2, 4)),
+        batch_argnums=1,
+        static_argnums=3,
+    ).plan
+    (tmp_path / "shardings.py").write_text(export_plan(plan, "jax").text)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", ALONE],
+        env={
+            "PATH": os.environ["PATH"],
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+            "PYTHONPATH": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'x'" in done.stdout
+
+
+def test_pipelines_are_refused(tmp_path, capsys):
+    model = zoo.get("mlp")
+    method = PipeshardParallel(submeshes=[(1, 4), (1, 4)])
+    planned(model.step, *model.init(), method=method).save(tmp_path / "plan")
+    assert main(["export", str(tmp_path / "plan"), "--to", "jax"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "2 pipeline stages" in line
+    assert "export it to " in line
+
+
+def test_command_line(tmp_path, capsys):
+    zoo_plan("moe").save(tmp_path / "plan")
+    output = tmp_path / "shardings.py"
+    words = ["export", str(tmp_path / "plan"), "--to", "jax"]
+    assert main([*words, "-o", str(output)]) == 0
+    assert f"wrote {output}" in capsys.readouterr().out
+    assert main(words) == 0
+    assert capsys.readouterr().out == output.read_text()
+    with pytest.raises(SystemExit):
+        main([*words, "-o", str(output)])
+    assert "exists" in capsys.readouterr().err
+    with pytest.raises(ExportError, match=r"no format 'torch'.*jax"):
+        export_plan(zoo_plan("moe"), "torch")
+
+
+def mean_loss(w, x):
+    return jnp.mean((jnp.tanh(x @ w["a"]) @ w["b"] - x) ** 2)
+
+
+def weights():
+    random = np.random.default_rng(1)
+    shapes = {"a": (16, 32), "b": (32, 16)}
+    return {k: random.normal(size=v).astype(np.float32) for k, v in shapes.items()}
+
+
+def test_micro_batches(tmp_path):
+    def step(w, x):
+        loss, g = jax.value_and_grad(mean_loss)(w, x)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, w, g), loss
+
+    w, x = weights(), np.random.default_rng(0).normal(size=(32, 16)).astype(np.float32)
+    method = ShardParallel(mesh_shape=(2, 4), num_micro_batches=4)
+    exported = export_plan(planned(step, w, x, method=method).plan, "jax")
+    assert "takes 4 micro-batches" in exported.notes[0]
+    shardings = module_of(planned(step, w, x, method=method).plan, tmp_path)
+
+    def accumulating(w, x):
+        both = shardings.micro_batched_value_and_grad(mean_loss, reduction="mean")
+        loss, g = both(w, x)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, w, g), loss
+
+    expected = jax.jit(step)(w, x)
+    for each in (step, accumulating):
+        found = shardings.jit(each, w, x)(*shardings.place(w, x))
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    both = shardings.micro_batched_value_and_grad(
+        lambda w, x: x.size * mean_loss(w, x), reduction="sum"
+    )
+    np.testing.assert_allclose(both(w, x)[0], x.size * expected[1], rtol=1e-5)
+    with pytest.raises(ValueError, match="'mean' or 'sum'"):
+        shardings.micro_batched_value_and_grad(mean_loss, reduction="max")
+
+
+def test_losses_that_micro_batches_do_not_add_up_to(tmp_path):
+    """A mean over unmasked tokens is no mean of the micro-batches' means."""
+
+    def step(w, batch):
+        x, mask = batch["x"], batch["mask"]
+
+        def loss(w):
+            errors = (jnp.tanh(x @ w["a"]) @ w["b"] - x) ** 2
+            return jnp.sum(errors * mask[:, None]) / jnp.sum(mask)
+
+        value, g = jax.value_and_grad(loss)(w)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, w, g), value
+
+    random = np.random.default_rng(0)
+    x = random.normal(size=(32, 16)).astype(np.float32)
+    batch = {"x": x, "mask": (random.random(32) < 0.5).astype(np.float32)}
+    method = ShardParallel(mesh_shape=(2, 4), num_micro_batches=4)
+    plan = planned(step, weights(), batch, method=method).plan
+    exported = export_plan(plan, "jax")
+    assert "no general way" in exported.notes[0]
+    assert "test_jax_module.py" in exported.notes[0]
+    shardings = module_of(plan, tmp_path)
+    assert not hasattr(shardings, "micro_batched_value_and_grad")
+    found = shardings.jit(step, weights(), batch)(*shardings.place(weights(), batch))
+    expected = jax.jit(step)(weights(), batch)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_another_step(tmp_path):
+    model = zoo.get("gpt")
+    state, batch = model.init()
+    shardings = module_of(zoo_plan("gpt"), tmp_path)
+    with pytest.raises(KeyError, match=r"no batch\['more'\]"):
+        shardings.place(state, {**batch, "more": np.zeros(8)})
+    with pytest.raises(TypeError, match="1 arguments, the plan is for state, batch"):
+        shardings.place(state)
+    with pytest.raises(ValueError, match="got 2 devices, the plan needs 8"):
+        shardings.mesh(jax.devices()[:2])
+
+    def other(state, batch):
+        return state, {"loss": jnp.sum(batch["tokens"] * 1.0)}
+
+    with pytest.warns(UserWarning, match="constraints are of values that the step does not"):
+        jax.make_jaxpr(shardings.constrained(other))(state, batch)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "steps"),
+    [
+        (None, P("x"), [P("x")]),
+        (P("x"), P("x", None), []),
+        (P("x"), P(None, "x"), [P(None, "x")]),
+        (P(None, ("x", "y")), P("y"), [P("y", "x"), P("y", None)]),
+        (P(("x", "y")), P("x"), [P("x", None)]),
+        (P(("x", "y")), P("y"), [P(None, None), P("y", None)]),
+        (P(), P("x", "y"), [P("x", "y")]),
+        (P("x", "y"), P("y", "x"), [P(None, None), P("y", "x")]),
+    ],
+)
+def test_way_between_shardings(before, after, steps):
+    assert plain_jax.way(before, after, 2) == steps
+
+
+@pytest.mark.parametrize(
+    ("scopes", "name"),
+    [
+        ("jvp(alpa_eqn_4)/GPT/wte/jit(_take)/gather", "GPT/wte/_take/gather"),
+        ("jvp(GPT)/wte/_take//gather", "GPT/wte/_take/gather"),
+        ("transpose(jvp(GPT))/while/body/eval_jaxpr/alpa_inner1_3/h/mul", "backward GPT/h/mul"),
+        ("jvp()/bqhd,bkhd->bhqk/dot_general", "bqhd,bkhd->bhqk/dot_general"),
+    ],
+)
+def test_names_of_values(scopes, name):
+    assert plain_jax.value_name(scopes) == name
