@@ -14,6 +14,7 @@ DESCRIPTION = (
 )
 EXAMPLES = """\
   alpa-mlir export my_plan --to jax -o shardings.py
+  alpa-mlir export pipeline_plan --to mpmd -o step.mlir
 """
 
 

@@ -40,5 +40,6 @@ class Format:
 FORMATS = MappingProxyType(
     {
         "jax": Format("a Python module of shardings, for `jax.jit`", ".py", "jax_module"),
+        "mpmd": Format("Shardy's MPMD dialect", ".mlir", "mpmd", has_stages=True),
     }
 )
