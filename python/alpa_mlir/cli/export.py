@@ -15,6 +15,7 @@ DESCRIPTION = (
 EXAMPLES = """\
   alpa-mlir export my_plan --to jax -o shardings.py
   alpa-mlir export pipeline_plan --to mpmd -o step.mlir
+  alpa-mlir export llama_plan --to maxtext -o llama_plan.yml
 """
 
 

@@ -714,23 +714,35 @@ def parallelism_text(plan: Plan) -> str:
 
 def _stage_parallelism(plan: Plan, index: int) -> str:
     """`FSDP over 8 x tensor over 2`; a kind that several axes have is over their product."""
-    found = plan.explanation(index)
     mesh = plan.meshes[plan.stages[index].mesh]
-    if found is None or "axes" not in found or len(found["axes"]) != len(mesh.shape):
+    kinds = axis_kinds(plan, index)
+    if kinds is None:
         return ""
-    if mesh.shape != (1,) * len(mesh.shape) and not found["product_seconds"]:
-        return ""  # Without products of weights, or with all of them in loops.
     sizes: dict[str, int] = {}
-    rows = [item.shape[0] for item in plan.inputs if item.kind == "batch" and item.shape]
-    for size, axis in zip(mesh.shape, found["axes"], strict=True):
+    for size, kind in zip(mesh.shape, kinds, strict=True):
         if size > 1:
-            if rows and max(rows) == 1:  # What is split first of one example are its tokens.
-                axis = {**axis, "data": 0.0, "sequence": axis["data"] + axis["sequence"]}
-            kind = _axis_kind(axis, found)
             sizes[kind] = sizes.get(kind, 1) * size
     if not sizes:
         return "one device"
     return " x ".join(_KINDS.get(kind, f"{kind} over {{}}").format(n) for kind, n in sizes.items())
+
+
+def axis_kinds(plan: Plan, index: int) -> list[str] | None:
+    """What each axis of a stage's mesh splits: `"data"`, `"ZeRO"`, `"FSDP"`, `"tensor"`,
+    `"expert"`, `"sequence"`, .., as `parallelism_text` says it; None if the plan does not say."""
+    found = plan.explanation(index)
+    mesh = plan.meshes[plan.stages[index].mesh]
+    if found is None or "axes" not in found or len(found["axes"]) != len(mesh.shape):
+        return None
+    if mesh.shape != (1,) * len(mesh.shape) and not found["product_seconds"]:
+        return None  # Without products of weights, or with all of them in loops.
+    rows = [item.shape[0] for item in plan.inputs if item.kind == "batch" and item.shape]
+    kinds: list[str] = []
+    for axis in found["axes"]:
+        if rows and max(rows) == 1:  # What is split first of one example are its tokens.
+            axis = {**axis, "data": 0.0, "sequence": axis["data"] + axis["sequence"]}
+        kinds.append(_axis_kind(axis, found))
+    return kinds
 
 
 def _axis_kind(axis: Mapping[str, float], found: Mapping[str, float]) -> str:

@@ -1,0 +1,129 @@
+"""Plans as configuration files of MaxText."""
+
+from __future__ import annotations
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+import zoo
+from alpa_mlir import DataParallel, PipeshardParallel, Zero2Parallel, Zero3Parallel
+from alpa_mlir.errors import ExportError
+from alpa_mlir.export import export_plan
+
+HOSTS = "dgx-a100:2"
+
+
+def step(w, x):
+    def loss(w):
+        h = x
+        for a, b in zip(w["up"], w["down"], strict=True):
+            h = h + jnp.tanh(h @ a) @ b
+        return jnp.mean(h**2)
+
+    value, g = jax.value_and_grad(loss)(w)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, w, g), value
+
+
+def planned(method, cluster="dgx-a100", layers=4, rows=64):
+    a = jax.ShapeDtypeStruct
+    w = {
+        "up": [a((512, 2048), np.float32)] * layers,
+        "down": [a((2048, 512), np.float32)] * layers,
+    }
+    arguments = w, a((rows, 512), np.float32)
+    return alpa_mlir.parallelize(step, cluster=cluster, method=method).plan(*arguments).plan
+
+
+def sizes(plan):
+    """The axes of MaxText's mesh that have several devices, and all fields."""
+    text = export_plan(plan, "maxtext").text
+    fields = yaml.safe_load(text)
+    axes = {k: v for k, v in fields.items() if k.endswith("_parallelism") and v > 1}
+    return axes, fields
+
+
+def test_fsdp_over_hosts():
+    plan = planned(Zero3Parallel(mesh_shape=(1, 16), num_micro_batches=2), HOSTS)
+    axes, fields = sizes(plan)
+    assert axes == {"ici_fsdp_parallelism": 8, "dcn_fsdp_parallelism": 2}
+    assert fields["base_config"] == "base.yml"
+    assert fields["gradient_accumulation_steps"] == 2
+    assert fields["per_device_batch_size"] == 64 / 2 / 16
+    assert "shard_optimizer_over_data" not in fields
+    assert "# Parallelism: FSDP over 16." in export_plan(plan, "maxtext").text
+
+
+def test_data_parallelism_and_split_optimizers():
+    assert sizes(planned(DataParallel()))[0] == {"ici_data_parallelism": 8}
+    model = zoo.get("gpt")
+    method = Zero2Parallel(mesh_shape=(1, 8))
+    found = alpa_mlir.parallelize(model.step, cluster="dgx-a100", method=method)
+    axes, fields = sizes(found.plan(*model.init()).plan)
+    assert axes == {"ici_data_parallelism": 8}
+    assert fields["shard_optimizer_over_data"] is True
+
+
+def test_pipelines():
+    method = PipeshardParallel(submeshes=[(1, 8), (1, 8)], num_micro_batches=4)
+    plan = planned(method, HOSTS)
+    axes, fields = sizes(plan)
+    assert axes.pop("dcn_pipeline_parallelism") == 2
+    assert np.prod([*axes.values()]) == 8
+    assert fields["num_pipeline_microbatches"] == 4
+    assert fields["per_device_batch_size"] == 64 / 16
+    assert "gradient_accumulation_steps" not in fields
+    notes = export_plan(plan, "maxtext").notes
+    assert any("schedule is 1f1b" in note for note in notes)
+    assert any("num_layers_per_pipeline_stage" in note for note in notes)
+
+
+def test_decoder_layers_of_a_scan():
+    model = zoo.get("gpt_scan")
+    method = PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=4)
+    found = alpa_mlir.parallelize(model.step, cluster="dgx-a100", method=method)
+    axes, fields = sizes(found.plan(*model.init()).plan)
+    assert axes["ici_pipeline_parallelism"] == 2
+    assert fields["num_layers_per_pipeline_stage"] == 1
+
+
+@pytest.mark.parametrize(
+    ("submeshes", "count", "message"),
+    [
+        ([(1, 4), (1, 2), (1, 2)], 3, r"stage 1 is .*those of MaxText are alike"),
+        ([(1, 4), (1, 4)], 1, r"1 micro-batches for 2 stages.*num_micro_batches=2"),
+    ],
+)
+def test_what_maxtext_has_not_is_refused(submeshes, count, message):
+    method = PipeshardParallel(submeshes=submeshes, num_micro_batches=count)
+    plan = planned(method, rows=48)
+    with pytest.raises(ExportError, match=message):
+        export_plan(plan, "maxtext")
+
+
+def test_its_own_reader_takes_it(tmp_path):
+    config = pytest.importorskip("maxtext.configs.pyconfig")
+    utils = pytest.importorskip("maxtext.utils.maxtext_utils")
+    path = tmp_path / "plan.yml"
+    plan = planned(Zero3Parallel(mesh_shape=(1, 8), num_micro_batches=2))
+    path.write_text(export_plan(plan, "maxtext").text)
+    settings = {
+        "run_name": "test",
+        "hardware": "cpu",
+        "enable_checkpointing": False,
+        "skip_jax_distributed_system": True,
+        "log_config": False,
+    }
+    read = config.initialize(["train", str(path), *(f"{k}={v}" for k, v in settings.items())])
+    mesh = utils.create_device_mesh(read)
+    assert mesh.shape[read.mesh_axes.index("fsdp")] == mesh.size == 8
+    assert read.global_batch_size_to_load == 64
+    assert read.gradient_accumulation_steps == 2
+
+
+def test_axes_that_split_no_one_thing_are_refused():
+    plan = planned(DataParallel(mesh_shape=(1, 8)), rows=7)
+    with pytest.raises(ExportError, match="axis y of stage 0 is whole products"):
+        export_plan(plan, "maxtext")
