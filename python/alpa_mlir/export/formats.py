@@ -42,5 +42,6 @@ FORMATS = MappingProxyType(
         "jax": Format("a Python module of shardings, for `jax.jit`", ".py", "jax_module"),
         "mpmd": Format("Shardy's MPMD dialect", ".mlir", "mpmd", has_stages=True),
         "maxtext": Format("a configuration file of MaxText", ".yml", "maxtext", has_stages=True),
+        "levanter": Format("the trainer's section of Levanter's configuration", ".yml", "levanter"),
     }
 )

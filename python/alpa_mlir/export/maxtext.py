@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import axis_kinds, host_groups, parallelism_text, plan_summary
 from alpa_runtime.plan.program import InputOp
-from alpa_runtime.plan.text import spec_text
 
 from alpa_mlir.errors import ExportError
 from alpa_mlir.export.formats import Exported
+from alpa_mlir.export.trainer_axes import (
+    axes_text,
+    batch_rows,
+    head_lines,
+    trainer_axes,
+    weight_lines,
+    within_and_over_hosts,
+)
 
 # What an axis of MaxText's mesh splits; FSDP also splits the batch, as the plan's does.
 _AXES = {
@@ -36,12 +40,12 @@ def export(plan: Plan) -> Exported:
             are not alike, as MaxText's are.
     """
     where = f"plan of {plan.name}"
-    found = [_mesh_axes(plan, index, where) for index in range(len(plan.stages))]
+    found = [trainer_axes(plan, index, _AXES, "MaxText") for index in range(len(plan.stages))]
     sizes, kinds = found[0]
     for index, (others, _) in enumerate(found):
         if others != sizes:
             raise ExportError(
-                f"stage {index} is {_axes_text(others)}, stage 0 {_axes_text(sizes)}; those of "
+                f"stage {index} is {axes_text(others)}, stage 0 {axes_text(sizes)}; those of "
                 "MaxText are alike",
                 where=where,
                 fix="plan with PipeshardParallel(submeshes=..) of equal meshes, or for one mesh",
@@ -64,9 +68,7 @@ def export(plan: Plan) -> Exported:
     if "sequence" in kinds:
         notes.append("MaxText's context axis splits weights, too; the plan's does not")
     devices = sum(len(mesh.devices) for mesh in plan.meshes)
-    rows = max((x.shape[0] for x in plan.inputs if x.kind == "batch" and x.shape), default=0)
-    if not rows:
-        raise ExportError("its step has no batch with rows", where=where)
+    rows = batch_rows(plan)
     if stages == 1:
         fields["gradient_accumulation_steps"] = count
         fields["per_device_batch_size"] = rows / devices
@@ -110,79 +112,14 @@ def export(plan: Plan) -> Exported:
 
 
 def _text(plan: Plan, fields: dict[str, Any], notes: list[str]) -> str:
-    kinds = parallelism_text(plan)
+    yours = "model_name, max_target_length and all that is not about devices is yours to add."
     lines = [
-        f"# {plan_summary(plan)}.",
-        *([f"# Parallelism: {kinds}."] if kinds else []),
-        "#",
-        "# model_name, max_target_length and all that is not about devices is yours to add.",
-        *(f"# Note: {note}." for note in notes),
+        *head_lines(plan, yours, notes),
         'base_config: "base.yml"',
-        *(
-            f"{name}: {str(value).lower() if value is True else value}"
-            for name, value in fields.items()
-        ),
-        "",
-        "# The plan's weights, and the mesh axes that split each of their dimensions:",
+        *(f"{name}: {'true' if value is True else value}" for name, value in fields.items()),
+        *weight_lines(plan),
     ]
-    for index, stage in enumerate(plan.stages):
-        if len(plan.stages) > 1:
-            lines.append(f"# stage {index}")
-        largest = sorted(stage.weights, key=lambda weight: -prod(weight.shape))[:12]
-        for weight in largest:
-            dims = "x".join(map(str, weight.shape))
-            lines.append(f"#   {weight.name} {dims} {spec_text(weight.spec)}")
     return "\n".join(lines) + "\n"
-
-
-# Of each axis of MaxText's mesh: devices within a host, and over how many hosts it goes.
-_Sizes = dict[str, tuple[int, int]]
-
-
-def _mesh_axes(plan: Plan, index: int, where: str) -> tuple[_Sizes, set[str]]:
-    """Sizes of MaxText's axes, and the kinds of the plan's."""
-    mesh = plan.meshes[plan.stages[index].mesh]
-    sizes: _Sizes = dict.fromkeys(_AXES.values(), (1, 1))
-    kinds = axis_kinds(plan, index)
-    if kinds is None:
-        raise ExportError(
-            f"the plan does not say what the axes of stage {index} split",
-            where=where,
-            fix="plan the step again, and copy the whole folder",
-        )
-    for place, (kind, size) in enumerate(zip(kinds, mesh.shape, strict=True)):
-        if size == 1:
-            continue
-        if kind not in _AXES:
-            raise ExportError(
-                f"axis {mesh.axes[place]} of stage {index} is {kind}, which no axis of MaxText's "
-                "mesh is",
-                where=where,
-                fix="plan with another mesh_shape, or export it to jax or mpmd",
-            )
-        stride = prod(mesh.shape[place + 1 :])
-        line = [mesh.devices[i * stride] for i in range(size)]
-        pairs = zip(sizes[_AXES[kind]], _within_and_over_hosts(plan, line), strict=True)
-        within, over = (a * b for a, b in pairs)
-        sizes[_AXES[kind]] = within, over
-    return sizes, {kind for kind, size in zip(kinds, mesh.shape, strict=True) if size > 1}
-
-
-def _within_and_over_hosts(plan: Plan, line: Sequence[int]) -> tuple[int, int]:
-    """How many devices of a line share a host, and over how many hosts it goes."""
-    hosts: list[int] = []
-    for group in host_groups(plan.cluster):
-        for _ in range(int(group.get("count", 1))):
-            hosts += [hosts[-1] + 1 if hosts else 0] * int(group["devices"])
-    if max(line) >= len(hosts):
-        return len(line), 1
-    over = len({hosts[device] for device in line})
-    return (len(line) // over, over) if len(line) % over == 0 else (1, len(line))
-
-
-def _axes_text(sizes: _Sizes) -> str:
-    shown = [f"{axis} {prod(part)}" for axis, part in sizes.items() if prod(part) > 1]
-    return " x ".join(shown) or "one device"
 
 
 def _pipeline(plan: Plan, notes: list[str], where: str) -> dict[str, Any]:
@@ -191,7 +128,7 @@ def _pipeline(plan: Plan, notes: list[str], where: str) -> dict[str, Any]:
     layers = [_decoder_layers(plan, index) for index in range(stages)]
     fields: dict[str, Any] = {}
     firsts = [plan.meshes[stage.mesh].devices[0] for stage in plan.stages]
-    within, over = _within_and_over_hosts(plan, firsts)
+    within, over = within_and_over_hosts(plan, firsts)
     fields["ici_pipeline_parallelism"] = within
     fields["dcn_pipeline_parallelism"] = over
     if count % stages:

@@ -1,4 +1,4 @@
-"""Plans as configuration files of MaxText."""
+"""Plans as configuration files of MaxText and Levanter."""
 
 from __future__ import annotations
 
@@ -127,3 +127,46 @@ def test_axes_that_split_no_one_thing_are_refused():
     plan = planned(DataParallel(mesh_shape=(1, 8)), rows=7)
     with pytest.raises(ExportError, match="axis y of stage 0 is whole products"):
         export_plan(plan, "maxtext")
+
+
+def levanter_fields(plan):
+    return yaml.safe_load(export_plan(plan, "levanter").text)["trainer"]
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [
+        (Zero3Parallel(mesh_shape=(1, 16), num_micro_batches=2), {"per_device_parallelism": 2}),
+        (
+            DataParallel(mesh_shape=(1, 16)),
+            {
+                "replica_ici_axis_size": 8,
+                "replica_dcn_axis_size": 2,
+                "per_device_parallelism": 4,
+                "fsdp_axis": None,
+            },
+        ),
+    ],
+    ids=["FSDP", "data"],
+)
+def test_levanter(method, fields):
+    default = {"replica_ici_axis_size": 1, "replica_dcn_axis_size": 1, "model_axis_size": 1}
+    assert levanter_fields(planned(method, HOSTS)) == default | {"train_batch_size": 64} | fields
+
+
+def test_what_levanter_has_not_is_refused():
+    pipeline = PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=2)
+    with pytest.raises(ExportError, match=r"2 pipeline stages, Levanter has none.* maxtext"):
+        export_plan(planned(pipeline), "levanter")
+    with pytest.raises(ExportError, match="is whole products, which no axis of Levanter's"):
+        export_plan(planned(DataParallel(mesh_shape=(1, 8)), rows=7), "levanter")
+
+
+def test_levanters_own_reader_takes_it():
+    draccus = pytest.importorskip("draccus")
+    trainer = pytest.importorskip("levanter.trainer")
+    fields = levanter_fields(planned(Zero3Parallel(mesh_shape=(1, 8), num_micro_batches=2)))
+    config = draccus.decode(trainer.TrainerConfig, fields)
+    assert dict(config.device_mesh.shape) == {"replica": 1, "data": 8, "model": 1}
+    assert config.microbatch_size == 32
+    assert config.TrainBatch.size == 64
