@@ -309,8 +309,13 @@ class _Writer:
         """The programs of a stage, under names of their own."""
         stage = self.plan.stages[index]
         mesh = self.plan.meshes[stage.mesh]
-        body = self.plan.modules[stage.module]
-        body = body[body.index("  func.func") : body.rindex("}")].rstrip("\n")
+        text = self.plan.modules[stage.module]
+        first = _FUNCTION.search(text)
+        if first is None:
+            raise PlanMismatchError(
+                "there are no functions as alpa_mlir prints them", where=stage.module
+            )
+        body = text[first.start() :].rstrip().removesuffix("}").rstrip("\n")
         body = _MESH.sub(f"@mesh_{stage.mesh}", body)
         # Which buffers may be given away depends on who else uses them.
         body = _ALIAS.sub(lambda found: ", " if found[1] and found[2] else "", body)

@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import jax
 import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_mlir.export import FORMATS, export_plan
 from alpa_mlir.report import write_report
 from alpa_mlir.report.explanation import bottlenecks, explain
 from alpa_mlir.simulator import simulate
@@ -179,6 +181,9 @@ def readers(plan: Plan, whole: Plan, out: Path) -> Iterator[tuple[str, Callable[
     yield "placement", lambda: Placement.by_hosts(plan).check(plan)
     yield "programs", lambda: merge_step(plan)
     yield "arguments", lambda: (plan.arguments, plan.results, plan.num_devices)
+
+    for name in FORMATS:
+        yield f"export to {name}", partial(export_plan, plan, name)
 
     def again() -> None:
         assert Plan.load(plan.save(out / "again")) == plan
