@@ -45,8 +45,13 @@ def export(plan: Plan) -> Exported:
         raise ExportError(
             "it does not say how its step is called", where=where, fix="save the planned step"
         )
-    given = argument_placements(plan)[: len(plan.arguments)]
-    made = result_placements(plan)
+    try:
+        given = argument_placements(plan)[: len(plan.arguments)]
+        made = result_placements(plan)
+    except (KeyError, IndexError, ValueError) as error:
+        raise PlanMismatchError(
+            f"its program does not fit together ({error})", where=f"{where}: programs"
+        ) from None
     if any(tensor.on_host for tensor in _inputs(plan)):
         raise ExportError(
             "state in the memory of the hosts, which plain jax.jit does not fetch",

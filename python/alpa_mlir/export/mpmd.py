@@ -6,6 +6,7 @@ The form is that which the dialect's own passes end in: every program of a stage
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -331,10 +332,8 @@ def _ordered(plan: Plan) -> Iterator[tuple[int, Instruction]]:
     """All instructions, in the one order in which they can run."""
     programs = {program.mesh: iter(program.instructions) for program in plan.programs}
     for mesh, count in plan.order:
-        for _ in range(count):
-            op = next(programs[mesh], None)
-            if op is not None:
-                yield mesh, op
+        for op in itertools.islice(programs[mesh], count):
+            yield mesh, op
 
 
 def _axes(mesh: MeshInfo) -> str:

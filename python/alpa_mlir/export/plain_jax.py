@@ -12,9 +12,8 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -256,8 +255,7 @@ def way(before: P | None, after: P, ndim: int) -> list[P]:
     return steps
 
 
-@dataclass(frozen=True)
-class _Operation:
+class _Operation(NamedTuple):
     """An equation, what it is called, and its shapes as the plan has them.
 
     Attributes:

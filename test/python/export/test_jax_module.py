@@ -35,7 +35,6 @@ def module_of(plan: Plan, folder):
     path.write_text(export_plan(plan, "jax").text)
     spec = importlib.util.spec_from_file_location("shardings", path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules["shardings"] = module  # Its dataclass looks for it.
     spec.loader.exec_module(module)
     return module
 
