@@ -65,14 +65,10 @@ def export(plan: Plan) -> Exported:
     source = source[source.index("# pyright") :]
     if count > 1:
         why = _why_not_accumulated(plan)
+        loop = f"there is no general one: {why}" if why else "micro_batched_value_and_grad is one"
         notes.append(
-            f"the plan takes {count} micro-batches; the step computes the whole batch at once, and "
-            "needs more memory for activations, unless "
-            + (
-                f"it accumulates gradients itself, for which there is no general way: {why}"
-                if why
-                else "its loss goes through micro_batched_value_and_grad"
-            )
+            f"the plan takes {count} micro-batches; jax.jit runs the step as it is written, which "
+            "needs more memory for activations if it has no loop of gradient accumulation; " + loop
         )
         source = _ACCUMULATION.sub("", source) if why else source
     else:

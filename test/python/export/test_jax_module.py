@@ -253,7 +253,7 @@ def test_losses_that_micro_batches_do_not_add_up_to(tmp_path):
     method = ShardParallel(mesh_shape=(2, 4), num_micro_batches=4)
     plan = planned(step, weights(), batch, method=method).plan
     exported = export_plan(plan, "jax")
-    assert "no general way" in exported.notes[0]
+    assert "there is no general one" in exported.notes[0]
     assert "test_jax_module.py" in exported.notes[0]
     shardings = module_of(plan, tmp_path)
     assert not hasattr(shardings, "micro_batched_value_and_grad")
