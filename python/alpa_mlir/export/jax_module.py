@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -238,14 +239,19 @@ def _constraints(plan: Plan) -> tuple[dict[str, list[_Constraint]], list[str]]:
 
 
 def _shared_by_layers(found: dict[str, list[_Constraint]]) -> dict[str, list[_Constraint]]:
-    """One name for values that all layers hold alike."""
+    """One name for values that several layers hold alike, most of them; others keep their own."""
     layers: dict[str, list[str]] = {}
     for name in found:
         layers.setdefault(plain_jax.any_layer(name), []).append(name)
     result: dict[str, list[_Constraint]] = {}
     for shared, names in layers.items():
-        alike = len(names) > 1 and all(found[name] == found[names[0]] for name in names)
-        result.update({shared: found[names[0]]} if alike else {n: found[n] for n in names})
+        counts = Counter(repr(found[name]) for name in names)
+        most, count = counts.most_common(1)[0]
+        for name in names:
+            if count > 1 and repr(found[name]) == most:
+                result.setdefault(shared, found[name])
+            else:
+                result[name] = found[name]
     return result
 
 
@@ -273,11 +279,20 @@ def _axes(text: str, names: Sequence[str]) -> list[tuple[str, ...]] | None:
 
 
 def _entry(name: str, entries: Sequence[_Constraint]) -> list[str]:
-    """Lines of `CONSTRAINTS`; one is enough for entries that are all the same."""
+    """Lines of `CONSTRAINTS`; of those with the same shapes one is enough if they are all alike."""
 
     def side(held: _Held) -> str:
         return f"[{', '.join(f'({shape!r}, {_spec_text(axes)})' for shape, axes in held)}]"
 
     lines = [f"        ({side(operands)}, {side(results)})," for operands, results in entries]
-    lines = lines[:1] if len(set(lines)) == 1 else lines
-    return [f"    {name!r}: [", *lines, "    ],"]
+    shapes = [tuple(tuple(shape for shape, _ in held) for held in entry) for entry in entries]
+    kinds: dict[Any, list[str]] = {}
+    for line, key in zip(lines, shapes, strict=True):
+        kinds.setdefault(key, []).append(line)
+    alike = {key: len(set(found)) == 1 for key, found in kinds.items()}
+    kept = [
+        line
+        for place, (line, key) in enumerate(zip(lines, shapes, strict=True))
+        if not alike[key] or shapes.index(key) == place
+    ]
+    return [f"    {name!r}: [", *kept, "    ],"]

@@ -263,6 +263,29 @@ def test_losses_that_micro_batches_do_not_add_up_to(tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_deep_models_need_no_longer_tables(tmp_path):
+    def step(w, x):
+        def loss(w):
+            h = x
+            for number, each in enumerate(w):
+                with jax.named_scope(f"layer_{number}"):
+                    h = h + jnp.tanh(h @ each)
+            return jnp.mean(h**2)
+
+        value, g = jax.value_and_grad(loss)(w)
+        return [a - 0.1 * b for a, b in zip(w, g, strict=True)], value
+
+    def constraints(layers):
+        w = [jax.ShapeDtypeStruct((16, 16), np.float32)] * layers
+        args = w, jax.ShapeDtypeStruct((32, 16), np.float32)
+        plan = planned(step, *args, method=Zero3Parallel(mesh_shape=(1, 8))).plan
+        return module_of(plan, tmp_path).CONSTRAINTS
+
+    found = constraints(12)
+    assert "layer_*/dot_general" in found
+    assert sum(map(len, found.values())) <= sum(map(len, constraints(4).values()))
+
+
 def test_another_step(tmp_path):
     model = model_of("gpt")
     state, batch = model.init()
