@@ -3,6 +3,7 @@
 #include "compiler/Spmd/RingAttention.h"
 
 #include "compiler/Analysis/PartSizes.h"
+#include "compiler/Analysis/PlainOps.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -11,6 +12,7 @@ using namespace alpa;
 using namespace alpa::spmd;
 using namespace mlir;
 using analysis::AttentionCall;
+using analysis::PlainOps;
 namespace hlo = mlir::stablehlo;
 
 llvm::ArrayRef<unsigned> spmd::ringAxes(const AttentionCall &call, const ShardingSpec &queries) {
@@ -53,10 +55,30 @@ DenseIntElementsAttr spmd::sourceTargetPairs(const Ring::Pairs &pairs, Builder &
 
 namespace {
 
+/// Tokens that lie one behind another, the first at a place of the sequence.
+struct Run {
+  Value start; // A scalar of type i32.
+  int64_t size = 0;
+};
+using Tokens = SmallVector<Run, 2>;
+
+/// Queries, and what else an operand or result has of each of them.
+struct Rows {
+  Value query, statistics, gradient, output;
+  Value bias; // For the keys of the whole sequence.
+  Tokens tokens;
+};
+
+struct Columns {
+  Value key, value;
+  Tokens tokens;
+};
+
 class RingWriter {
 public:
   RingWriter(OpBuilder &builder, const AttentionCall &call, const Ring &ring)
-      : builder(builder), call(call), ring(ring), loc(hlo::CustomCallOp(call.op).getLoc()) {}
+      : builder(builder), call(call), ring(ring), loc(hlo::CustomCallOp(call.op).getLoc()),
+        dim(call.tokenDim()) {}
 
   SmallVector<Value> forward(ValueRange parts, TypeRange types);
   SmallVector<Value> backward(ValueRange parts, TypeRange types);
@@ -64,45 +86,34 @@ public:
 private:
   using Values = SmallVector<Value>;
 
+  PlainOps ops() { return PlainOps(builder, loc); }
   static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
-  Value make(StringRef name, ValueRange operands, Type type,
-             ArrayRef<NamedAttribute> attributes = {}) {
-    OperationState state(loc, name, operands, type, attributes);
-    return builder.create(state)->getResult(0);
-  }
-  Value binary(StringRef name, Value lhs, Value rhs) {
-    return make(name, {lhs, rhs}, lhs.getType());
-  }
+  Value binary(StringRef name, Value lhs, Value rhs) { return ops().binary(name, lhs, rhs); }
   Value add(Value lhs, Value rhs) { return binary("stablehlo.add", lhs, rhs); }
-  Value spread(Value rows, Value like);
-  Value exponential(Value value) { return make("stablehlo.exponential", value, value.getType()); }
-  Value convert(Value value, Type element) {
-    return typeOf(value).getElementType() == element
-               ? value
-               : make("stablehlo.convert", value, typeOf(value).clone(element));
+  Value both(Value lhs, Value rhs) { return lhs ? binary("stablehlo.and", lhs, rhs) : rhs; }
+  Value compare(hlo::ComparisonDirection direction, Value lhs, Value rhs) {
+    return ops().compare(direction, lhs, rhs);
   }
+  Value select(Value isFirst, Value first, Value second) {
+    return ops().make("stablehlo.select", {isFirst, first, second}, first.getType());
+  }
+  Value spread(Value rows, Value like);
+  Value exponential(Value value) { return ops().unary("stablehlo.exponential", value); }
+  Value convert(Value value, Type element) { return ops().convert(value, element); }
   Value real(Value value) { return convert(value, builder.getF32Type()); }
-  Value number(int64_t value) {
+  Value number(int64_t value, ArrayRef<int64_t> shape = {}) {
     return hlo::ConstantOp::create(builder, loc,
                                    cast<ElementsAttr>(analysis::splatOf(
-                                       value, RankedTensorType::get({}, builder.getI32Type()))));
+                                       value, RankedTensorType::get(shape, builder.getI32Type()))));
   }
-  Value filled(RankedTensorType type, double value) {
-    return hlo::ConstantOp::create(
-        builder, loc,
-        cast<ElementsAttr>(DenseElementsAttr::get(
-            type, builder.getFloatAttr(type.getElementType(), value).getValue())));
-  }
-  Value compare(hlo::ComparisonDirection direction, Value lhs, Value rhs) {
-    return make("stablehlo.compare", {lhs, rhs}, typeOf(lhs).clone(builder.getI1Type()),
-                builder.getNamedAttr("comparison_direction", hlo::ComparisonDirectionAttr::get(
-                                                                 builder.getContext(), direction)));
-  }
+  Value filled(RankedTensorType type, double value) { return ops().splat(value, type); }
+  static constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
   /// The first or the second half of a value's tokens.
   Value half(Value value, int64_t dim, bool second);
   Value joined(Value first, Value second, int64_t dim);
-  Values halves(ValueRange values, ArrayRef<int64_t> dims, bool second);
+  Rows lateHalf(const Rows &rows);
+  Columns earlyHalf(const Columns &columns);
   /// The value on the next device of the ring.
   Value next(Value value);
   Values next(ValueRange values) {
@@ -110,7 +121,38 @@ private:
   }
   /// From halves 2 i and 2 i + 1 of all tokens, on place i, to i and 2 n - 1 - i; and back.
   Value balanced(Value value, int64_t dim, bool back);
-  Values kernel(ValueRange operands, ArrayRef<Type> types, bool isCausal);
+  /// The tokens of a place's device, which has so many.
+  Tokens tokensOf(Value place, int64_t count);
+  /// The tokens whose keys are at hand in a step.
+  Tokens tokensIn(Value step, int64_t count);
+  static int64_t numTokens(const Tokens &tokens) {
+    int64_t count = 0;
+    for (const Run &run : tokens)
+      count += run.size;
+    return count;
+  }
+  /// Of tokens in an operand; -1 if there is none.
+  int64_t tokenDimOf(int operand) const {
+    return operand == call.statistics || operand == call.bias           ? 2
+           : operand == call.queryLengths || operand == call.keyLengths ? -1
+                                                                        : dim;
+  }
+  Rows rowsOf();
+
+  /// What one kernel finds of some queries and some keys.
+  Values kernel(const Rows &rows, const Columns &columns, bool isCausal);
+  /// The same, where no row without a key and no example without tokens leaves its mark: such rows
+  /// have outputs of zero and statistics of minus infinity, and no gradients.
+  Values attend(const Rows &rows, const Columns &columns, bool isCausal);
+  /// How many of the tokens, the first ones, are within the lengths: [examples].
+  Value lengthsIn(int operand, const Tokens &tokens);
+  Value biasOf(const Rows &rows, const Columns &columns);
+  /// Which examples have queries and keys here: [examples]. Nothing if all have.
+  Value examplesSeen(const Rows &rows, const Columns &columns);
+  /// Which queries see keys here, in the statistics' shape; nothing if all do.
+  Value rowsSeen(const Rows &rows, const Columns &columns, bool isCausal, RankedTensorType type);
+  bool mayLackKeys() const { return call.bias >= 0 || call.queryLengths >= 0; }
+
   /// `body` for steps first .. end - 1, of the step's number and what is carried.
   Values loop(int64_t first, int64_t end, Values carried,
               llvm::function_ref<Values(Value, ValueRange)> body);
@@ -126,12 +168,14 @@ private:
   /// one of the kernel's own numbers, so that nothing of it is rounded from step to step.
   Values begun(Values found);
   Values merged(ValueRange known, Values found);
-  Values outputOf(Value step, Value query, Value key, Value value, ArrayRef<Type> types);
-  Values gradientsOf(Value step, ValueRange queries, Value key, Value value, ArrayRef<Type> types);
-  RankedTensorType halved(Type type, int64_t dim) {
+  Values outputOf(Value step, const Rows &rows, const Columns &columns);
+  Values gradientsOf(Value step, const Rows &rows, const Columns &columns);
+  /// Puts the gradient of a bias's columns in its place.
+  Value putColumns(Value whole, Value found, const Tokens &columns);
+  static RankedTensorType resized(Type type, int64_t dim, int64_t size) {
     auto tensor = cast<RankedTensorType>(type);
     SmallVector<int64_t> shape(tensor.getShape());
-    shape[dim] /= 2;
+    shape[dim] = size;
     return tensor.clone(shape);
   }
 
@@ -139,12 +183,15 @@ private:
   const AttentionCall &call;
   const Ring &ring;
   Location loc;
+  int64_t dim;              // Of tokens in operands like the query.
+  Values parts;             // Operands on one device, as its queries are taken.
+  SmallVector<Type> locals; // Of the results on one device.
 };
 
 } // namespace
 
 Value RingWriter::half(Value value, int64_t dim, bool second) {
-  RankedTensorType type = halved(value.getType(), dim);
+  RankedTensorType type = resized(value.getType(), dim, typeOf(value).getDimSize(dim) / 2);
   SmallVector<int64_t> starts(type.getRank(), 0), ends(type.getShape()), ones(type.getRank(), 1);
   if (second) {
     starts[dim] = type.getDimSize(dim);
@@ -155,11 +202,14 @@ Value RingWriter::half(Value value, int64_t dim, bool second) {
                               builder.getDenseI64ArrayAttr(ones));
 }
 
-SmallVector<Value> RingWriter::halves(ValueRange values, ArrayRef<int64_t> dims, bool second) {
-  Values parts;
-  for (auto [value, dim] : llvm::zip_equal(values, dims))
-    parts.push_back(half(value, dim, second));
-  return parts;
+Rows RingWriter::lateHalf(const Rows &rows) {
+  auto late = [&](Value value, int64_t dim) { return value ? half(value, dim, true) : value; };
+  return {late(rows.query, dim),  late(rows.statistics, 2), late(rows.gradient, dim),
+          late(rows.output, dim), late(rows.bias, 2),       {rows.tokens.back()}};
+}
+
+Columns RingWriter::earlyHalf(const Columns &columns) {
+  return {half(columns.key, dim, false), half(columns.value, dim, false), {columns.tokens.front()}};
 }
 
 Value RingWriter::joined(Value first, Value second, int64_t dim) {
@@ -188,20 +238,143 @@ Value RingWriter::balanced(Value value, int64_t dim, bool back) {
     }
   Value parity = binary("stablehlo.remainder", ring.place, number(2));
   Value isEven = compare(hlo::ComparisonDirection::EQ, parity, number(0));
-  auto choose = [&](Value onTrue, Value onFalse) {
-    return make("stablehlo.select", {isEven, onTrue, onFalse}, onTrue.getType());
-  };
   Value first = half(value, dim, false), second = half(value, dim, true);
   if (back) {
-    Value evens = choose(first, second), odds = choose(second, first);
+    Value evens = select(isEven, first, second), odds = select(isEven, second, first);
     return joined(ring.send(evens, even), ring.send(odds, odd), dim);
   }
   Value evens = ring.send(first, even), odds = ring.send(second, odd);
-  return joined(choose(evens, odds), choose(odds, evens), dim);
+  return joined(select(isEven, evens, odds), select(isEven, odds, evens), dim);
 }
 
-SmallVector<Value> RingWriter::kernel(ValueRange operands, ArrayRef<Type> types, bool isCausal) {
+Tokens RingWriter::tokensOf(Value place, int64_t count) {
+  auto run = [&](Value index, int64_t size) {
+    return Run{binary("stablehlo.multiply", index, number(size)), size};
+  };
+  if (!call.isCausal)
+    return {run(place, count)};
+  Value last = binary("stablehlo.subtract", number(2 * ring.count - 1), place);
+  return {run(place, count / 2), run(last, count / 2)};
+}
+
+Tokens RingWriter::tokensIn(Value step, int64_t count) {
+  Value place = add(binary("stablehlo.subtract", ring.place, step), number(ring.count));
+  return tokensOf(binary("stablehlo.remainder", place, number(ring.count)), count);
+}
+
+Rows RingWriter::rowsOf() {
+  auto part = [&](int operand) { return operand < 0 ? Value() : parts[operand]; };
+  return {parts[0],
+          part(call.statistics),
+          part(call.outputGradient),
+          part(call.output),
+          part(call.bias),
+          tokensOf(ring.place, typeOf(parts[0]).getDimSize(dim))};
+}
+
+Value RingWriter::lengthsIn(int operand, const Tokens &tokens) {
+  Value lengths = convert(parts[operand], builder.getI32Type()), sum;
+  ArrayRef<int64_t> shape = typeOf(lengths).getShape();
+  for (const Run &run : tokens) {
+    Value ahead = binary("stablehlo.subtract", lengths, ops().broadcast(run.start, shape, {}));
+    Value within = binary("stablehlo.minimum", ahead, number(run.size, shape));
+    within = binary("stablehlo.maximum", within, number(0, shape));
+    sum = sum ? add(sum, within) : within;
+  }
+  return sum;
+}
+
+Value RingWriter::biasOf(const Rows &rows, const Columns &columns) {
+  Value found;
+  for (const Run &run : columns.tokens) {
+    RankedTensorType type = resized(rows.bias.getType(), 3, run.size);
+    Value zero = number(0);
+    Value part = ops().make("stablehlo.dynamic_slice", {rows.bias, zero, zero, zero, run.start},
+                            type, ops().dims("slice_sizes", type.getShape()));
+    found = found ? joined(found, part, 3) : part;
+  }
+  return found;
+}
+
+Value RingWriter::examplesSeen(const Rows &rows, const Columns &columns) {
+  if (call.queryLengths < 0)
+    return {};
+  Value seen;
+  for (auto [operand, tokens] :
+       {std::pair(call.queryLengths, &rows.tokens), {call.keyLengths, &columns.tokens}}) {
+    Value length = lengthsIn(operand, *tokens);
+    seen = both(
+        seen, compare(hlo::ComparisonDirection::GT, length, number(0, typeOf(length).getShape())));
+  }
+  return seen;
+}
+
+Value RingWriter::rowsSeen(const Rows &rows, const Columns &columns, bool isCausal,
+                           RankedTensorType type) {
+  auto index = [&](ArrayRef<int64_t> shape, int64_t dim) {
+    return ops().iota(RankedTensorType::get(shape, builder.getI32Type()), dim);
+  };
+  ArrayRef<int64_t> shape = type.getShape();
+  Value seen;
+  if (Value examples = examplesSeen(rows, columns)) {
+    Value within = ops().broadcast(lengthsIn(call.queryLengths, rows.tokens), shape, {0});
+    seen = both(ops().broadcast(examples, shape, {0}),
+                compare(hlo::ComparisonDirection::LT, index(shape, 2), within));
+  }
+  if (call.bias < 0)
+    return seen;
+  // A bias of minus infinity is a mask.
+  Value bias = biasOf(rows, columns), visible;
+  SmallVector<int64_t> wide(typeOf(bias).getShape());
+  if (isCausal)
+    visible = compare(hlo::ComparisonDirection::GE, index(wide, 2), index(wide, 3));
+  if (call.keyLengths >= 0) {
+    wide[0] = shape[0];
+    bias = ops().broadcast(bias, wide, {0, 1, 2, 3});
+    if (visible)
+      visible = ops().broadcast(visible, wide, {0, 1, 2, 3});
+    Value within = ops().broadcast(lengthsIn(call.keyLengths, columns.tokens), wide, {0});
+    visible = both(visible, compare(hlo::ComparisonDirection::LT, index(wide, 3), within));
+  }
+  if (visible)
+    bias = select(visible, bias, filled(typeOf(bias), kNothing));
+  Value most = ops().reduce(bias, {3}, analysis::Reducer::Maximum);
+  Value isFinite = compare(hlo::ComparisonDirection::GT, most, filled(typeOf(most), kNothing));
+  return both(seen, ops().broadcast(isFinite, shape, {0, 1, 2}));
+}
+
+SmallVector<Value> RingWriter::kernel(const Rows &rows, const Columns &columns, bool isCausal) {
   hlo::CustomCallOp whole = call.op;
+  Values operands(whole->getNumOperands());
+  auto give = [&](int operand, Value value) {
+    if (operand >= 0)
+      operands[operand] = value;
+  };
+  give(0, rows.query);
+  give(1, columns.key);
+  give(2, columns.value);
+  give(call.statistics, rows.statistics);
+  give(call.outputGradient, rows.gradient);
+  give(call.output, rows.output);
+  if (call.bias >= 0)
+    give(call.bias, biasOf(rows, columns));
+  // Kernels are not called for no tokens.
+  if (call.queryLengths >= 0)
+    for (auto [operand, tokens] :
+         {std::pair(call.queryLengths, &rows.tokens), {call.keyLengths, &columns.tokens}}) {
+      Value length = lengthsIn(operand, *tokens);
+      length = binary("stablehlo.maximum", length, number(1, typeOf(length).getShape()));
+      give(operand, convert(length, typeOf(parts[operand]).getElementType()));
+    }
+  int64_t queries = numTokens(rows.tokens), keys = numTokens(columns.tokens);
+  SmallVector<Type> types{resized(locals[0], 2, queries)};
+  if (call.isBackward) {
+    types.append({resized(locals[1], 2, keys), resized(locals[2], 2, keys)});
+    if (call.biasGradient >= 0)
+      types.push_back(operands[call.bias].getType());
+  } else {
+    types.push_back(resized(locals[1], 2, queries));
+  }
   auto made = cast<hlo::CustomCallOp>(builder.clone(*whole.getOperation()));
   made->setOperands(operands);
   for (NamedAttribute attribute : llvm::to_vector(made->getDiscardableAttrs()))
@@ -212,6 +385,27 @@ SmallVector<Value> RingWriter::kernel(ValueRange operands, ArrayRef<Type> types,
   analysis::setCausal(made, isCausal);
   analysis::fitAttention(made);
   return llvm::to_vector_of<Value>(made->getResults().take_front(types.size()));
+}
+
+SmallVector<Value> RingWriter::attend(const Rows &rows, const Columns &columns, bool isCausal) {
+  Values found = kernel(rows, columns, isCausal);
+  auto keep = [&](Value &value, Value isKept, ArrayRef<int64_t> dims, double otherwise) {
+    isKept = ops().broadcast(isKept, typeOf(value).getShape(), dims);
+    value = select(isKept, value, filled(typeOf(value), otherwise));
+  };
+  if (call.isBackward) {
+    for (Value &value : MutableArrayRef(found).take_front(3))
+      value = real(value);
+    if (Value examples = examplesSeen(rows, columns))
+      for (Value &value : found)
+        keep(value, examples, {0}, 0);
+    return found;
+  }
+  if (Value seen = rowsSeen(rows, columns, isCausal, typeOf(found[1]))) {
+    keep(found[0], seen, {0, 1, 2}, 0);
+    keep(found[1], seen, {0, 1, 2}, kNothing);
+  }
+  return found;
 }
 
 SmallVector<Value> RingWriter::loop(int64_t first, int64_t end, Values carried,
@@ -278,9 +472,7 @@ SmallVector<Value> RingWriter::earlierOrLater(Value step, llvm::function_ref<Val
 }
 
 Value RingWriter::spread(Value rows, Value like) {
-  return make(
-      "stablehlo.broadcast_in_dim", rows, like.getType(),
-      builder.getNamedAttr("broadcast_dimensions", builder.getDenseI64ArrayAttr({0, 1, 2})));
+  return ops().broadcast(rows, typeOf(like).getShape(), {0, 1, 2});
 }
 
 SmallVector<Value> RingWriter::begun(Values found) {
@@ -290,8 +482,14 @@ SmallVector<Value> RingWriter::begun(Values found) {
 
 SmallVector<Value> RingWriter::merged(ValueRange known, Values found) {
   Value statistics = real(found[1]), most = binary("stablehlo.maximum", known[1], statistics);
-  Value before = exponential(binary("stablehlo.subtract", known[1], most));
-  Value now = exponential(binary("stablehlo.subtract", statistics, most));
+  Value shift = most;
+  if (mayLackKeys()) { // Minus infinity less minus infinity is no number.
+    Value nothing = filled(typeOf(most), kNothing);
+    shift =
+        select(compare(hlo::ComparisonDirection::EQ, most, nothing), filled(typeOf(most), 0), most);
+  }
+  Value before = exponential(binary("stablehlo.subtract", known[1], shift));
+  Value now = exponential(binary("stablehlo.subtract", statistics, shift));
   auto weighted = [&](Value value, Value weight) {
     return binary("stablehlo.multiply", value, spread(weight, value));
   };
@@ -299,38 +497,40 @@ SmallVector<Value> RingWriter::merged(ValueRange known, Values found) {
           add(binary("stablehlo.multiply", known[2], before), now)};
 }
 
-SmallVector<Value> RingWriter::outputOf(Value step, Value query, Value key, Value value,
-                                        ArrayRef<Type> types) {
+SmallVector<Value> RingWriter::outputOf(Value step, const Rows &rows, const Columns &columns) {
   if (!call.isCausal)
-    return kernel({query, key, value}, types, false);
-  int64_t dim = call.tokenDim();
+    return attend(rows, columns, false);
   return earlierOrLater(
-      step,
-      [&] { return kernel({query, half(key, dim, false), half(value, dim, false)}, types, false); },
+      step, [&] { return attend(rows, earlyHalf(columns), false); },
       [&] {
-        Type output = halved(types[0], 2), statistics = halved(types[1], 2);
-        Values found = kernel({half(query, dim, true), key, value}, {output, statistics}, false);
-        Value nothing = filled(cast<RankedTensorType>(output), 0);
-        Value least =
-            filled(cast<RankedTensorType>(statistics), -std::numeric_limits<double>::infinity());
-        return Values{joined(nothing, found[0], 2), joined(least, found[1], 2)};
+        Values found = attend(lateHalf(rows), columns, false);
+        return Values{joined(filled(typeOf(found[0]), 0), found[0], 2),
+                      joined(filled(typeOf(found[1]), kNothing), found[1], 2)};
       });
 }
 
-SmallVector<Value> RingWriter::forward(ValueRange parts, TypeRange types) {
-  int64_t dim = call.tokenDim();
-  Values given = llvm::to_vector(parts);
+SmallVector<Value> RingWriter::forward(ValueRange given, TypeRange types) {
+  locals.assign(types.begin(), types.end());
+  parts = llvm::to_vector(given);
   if (call.isCausal)
-    for (Value &each : given)
-      each = balanced(each, dim, false);
-  SmallVector<Type> own{types[0], types[1]};
-  Values keys = next(ValueRange{given[1], given[2]});
-  Values known = begun(kernel(given, own, call.isCausal));
+    for (auto [index, each] : llvm::enumerate(parts))
+      if (int64_t tokens = tokenDimOf(static_cast<int>(index)); tokens >= 0)
+        each = balanced(each, tokens, false);
+  Rows rows = rowsOf();
+  Values keys = next(ValueRange{parts[1], parts[2]});
+  Values known = begun(attend(rows, {parts[1], parts[2], rows.tokens}, call.isCausal));
+  int64_t count = numTokens(rows.tokens);
   Values sums = around(known, keys, [&](Value number, ValueRange known, ValueRange keys) {
-    return merged(known, outputOf(number, given[0], keys[0], keys[1], own));
+    return merged(known, outputOf(number, rows, {keys[0], keys[1], tokensIn(number, count)}));
   });
+  if (mayLackKeys()) {
+    RankedTensorType type = typeOf(sums[2]);
+    Value lacks = compare(hlo::ComparisonDirection::EQ, sums[1], filled(type, kNothing));
+    sums[1] = select(lacks, filled(type, 0), sums[1]);
+    sums[2] = select(lacks, filled(type, 1), sums[2]);
+  }
   Value output = binary("stablehlo.divide", sums[0], spread(sums[2], sums[0]));
-  Value statistics = add(sums[1], make("stablehlo.log", sums[2], sums[2].getType()));
+  Value statistics = add(sums[1], ops().unary("stablehlo.log", sums[2]));
   Values found{convert(output, cast<RankedTensorType>(types[0]).getElementType()),
                convert(statistics, cast<RankedTensorType>(types[1]).getElementType())};
   if (call.isCausal)
@@ -339,61 +539,78 @@ SmallVector<Value> RingWriter::forward(ValueRange parts, TypeRange types) {
   return found;
 }
 
-/// `queries` are the query, the statistics, the gradient of the output, and the output.
-SmallVector<Value> RingWriter::gradientsOf(Value step, ValueRange queries, Value key, Value value,
-                                           ArrayRef<Type> types) {
-  int64_t dim = call.tokenDim();
-  auto run = [&](ValueRange rows, Value keys, Value values, ArrayRef<Type> own, bool isCausal) {
-    hlo::CustomCallOp whole = call.op;
-    Values operands(whole->getNumOperands());
-    operands[0] = rows[0];
-    operands[1] = keys;
-    operands[2] = values;
-    operands[call.statistics] = rows[1];
-    operands[call.outputGradient] = rows[2];
-    operands[call.output] = rows[3];
-    Values found = kernel(operands, own, isCausal);
-    for (Value &each : found)
-      each = real(each);
-    return found;
-  };
+SmallVector<Value> RingWriter::gradientsOf(Value step, const Rows &rows, const Columns &columns) {
   if (!step || !call.isCausal)
-    return run(queries, key, value, types, call.isCausal);
-  auto nothing = [&](Value like) { return filled(typeOf(like), 0); };
+    return attend(rows, columns, call.isCausal);
+  auto beside = [&](Value value, int64_t dim, bool isFirst) {
+    Value nothing = filled(typeOf(value), 0);
+    return isFirst ? joined(value, nothing, dim) : joined(nothing, value, dim);
+  };
   return earlierOrLater(
       step,
       [&] {
-        Values found = run(queries, half(key, dim, false), half(value, dim, false),
-                           {types[0], halved(types[1], 2), halved(types[2], 2)}, false);
-        return Values{found[0], joined(found[1], nothing(found[1]), 2),
-                      joined(found[2], nothing(found[2]), 2)};
+        Values found = attend(rows, earlyHalf(columns), false);
+        for (auto [index, dim] : {std::pair(1, 2), {2, 2}, {3, 3}})
+          if (index < static_cast<int>(found.size()))
+            found[index] = beside(found[index], dim, true);
+        return found;
       },
       [&] {
-        Values found = run(halves(queries, {dim, 2, dim, dim}, true), key, value,
-                           {halved(types[0], 2), types[1], types[2]}, false);
-        return Values{joined(nothing(found[0]), found[0], 2), found[1], found[2]};
+        Values found = attend(lateHalf(rows), columns, false);
+        for (int index : {0, 3})
+          if (index < static_cast<int>(found.size()))
+            found[index] = beside(found[index], 2, false);
+        return found;
       });
 }
 
-SmallVector<Value> RingWriter::backward(ValueRange parts, TypeRange types) {
-  int64_t dim = call.tokenDim();
-  Values given = llvm::to_vector(parts);
+Value RingWriter::putColumns(Value whole, Value found, const Tokens &columns) {
+  int64_t at = 0;
+  for (const Run &run : columns) {
+    RankedTensorType type = resized(found.getType(), 3, run.size);
+    SmallVector<int64_t> starts(4, 0), ends(type.getShape()), ones(4, 1);
+    starts[3] = at;
+    ends[3] = at += run.size;
+    Value part = hlo::SliceOp::create(
+        builder, loc, type, found, builder.getDenseI64ArrayAttr(starts),
+        builder.getDenseI64ArrayAttr(ends), builder.getDenseI64ArrayAttr(ones));
+    Value zero = number(0);
+    whole = ops().make("stablehlo.dynamic_update_slice", {whole, part, zero, zero, zero, run.start},
+                       whole.getType());
+  }
+  return whole;
+}
+
+SmallVector<Value> RingWriter::backward(ValueRange given, TypeRange types) {
+  locals.assign(types.begin(), types.end());
+  parts = llvm::to_vector(given);
   if (call.isCausal)
-    for (auto [index, each] : llvm::enumerate(given))
-      each = balanced(each, static_cast<int>(index) == call.statistics ? 2 : dim, false);
-  Values queries{given[0], given[call.statistics], given[call.outputGradient], given[call.output]};
-  SmallVector<Type> own{types[0], types[1], types[2]};
-  Values keys = next(ValueRange{given[1], given[2]});
-  Values known = gradientsOf(Value(), queries, given[1], given[2], own);
+    for (auto [index, each] : llvm::enumerate(parts))
+      if (int64_t tokens = tokenDimOf(static_cast<int>(index)); tokens >= 0)
+        each = balanced(each, tokens, false);
+  Rows rows = rowsOf();
+  Values keys = next(ValueRange{parts[1], parts[2]});
+  Values known = gradientsOf(Value(), rows, {parts[1], parts[2], rows.tokens});
+  bool hasBias = call.biasGradient >= 0;
+  if (hasBias)
+    known[3] = putColumns(filled(cast<RankedTensorType>(types[call.biasGradient]), 0), known[3],
+                          rows.tokens);
   // Gradients of keys and values follow them, one step behind.
+  int64_t count = numTokens(rows.tokens);
   Values found = around(known, keys, [&](Value number, ValueRange known, ValueRange keys) {
-    Values sums = next(known.drop_front());
-    Values found = gradientsOf(number, queries, keys[0], keys[1], own);
-    return Values{add(known[0], found[0]), add(sums[0], found[1]), add(sums[1], found[2])};
+    Values sums = next(known.slice(1, 2));
+    Tokens columns = tokensIn(number, count);
+    Values found = gradientsOf(number, rows, {keys[0], keys[1], columns});
+    Values made{add(known[0], found[0]), add(sums[0], found[1]), add(sums[1], found[2])};
+    if (hasBias)
+      made.push_back(putColumns(known[3], found[3], columns));
+    return made;
   });
-  Values home = next(ValueRange(found).drop_front());
+  Values home = next(ValueRange(found).slice(1, 2));
   Values gradients{found[0], home[0], home[1]};
-  for (auto [each, type] : llvm::zip_equal(gradients, own)) {
+  if (hasBias)
+    gradients.push_back(found[3]);
+  for (auto [each, type] : llvm::zip(gradients, types)) {
     each = convert(each, cast<RankedTensorType>(type).getElementType());
     if (call.isCausal)
       each = balanced(each, 2, true);

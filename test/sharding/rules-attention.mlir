@@ -8,6 +8,13 @@ func.func @grouped_heads(%q: tensor<4x16x8x2xbf16>, %k: tensor<4x16x4x2xbf16>, %
   return %0#0 : tensor<4x8x16x2xbf16>
 }
 
+// A bias is split by its queries, lengths by examples.
+func.func @bias_and_lengths(%q: tensor<4x16x8x2xbf16>, %k: tensor<4x16x4x2xbf16>, %v: tensor<4x16x4x2xbf16>, %bias: tensor<1x8x16x16xbf16>, %lengths: tensor<4xi32>) -> tensor<4x8x16x2xbf16> {
+  // expected-remark @below {{([a, d, b.c, -], [a, d, b, -], [a, d, b, -], [-, b.c, d, -], [a], [a]) -> [a, b.c, d, -], [a, b.c, d], [-] {a = 4, b = 4, c = 2 sequential, d = 16 ring} heavy}}
+  %0:3 = stablehlo.custom_call @__cudnn$fmhaScaleBiasSoftmax(%q, %k, %v, %bias, %lengths, %lengths) {api_version = 2 : i32, backend_config = "{\22operation_queue_id\22: \220\22, \22cudnn_fmha_backend_config\22: {\22fmha_scale\22: 0.5, \22intermediate_tensor_shape\22: {\22element_type\22: \22BF16\22, \22dimensions\22: [\224\22, \228\22, \2216\22, \2216\22]}, \22mask_type\22: \22PADDING\22, \22bmm1_dot_dimension_numbers\22: {\22lhs_batch_dimensions\22: [\220\22, \222\22]}, \22dropout_rate\22: 0.0, \22sliding_window_length\22: 0, \22max_seg_per_batch\22: 1, \22is_paged_attention\22: false}}"} : (tensor<4x16x8x2xbf16>, tensor<4x16x4x2xbf16>, tensor<4x16x4x2xbf16>, tensor<1x8x16x16xbf16>, tensor<4xi32>, tensor<4xi32>) -> (tensor<4x8x16x2xbf16>, tensor<4x8x16xf32>, tensor<0xui8>)
+  return %0#0 : tensor<4x8x16x2xbf16>
+}
+
 // Masks of dropout are drawn by place: the kernel stays whole.
 func.func @dropout(%q: tensor<4x16x8x2xbf16>, %k: tensor<4x16x4x2xbf16>, %v: tensor<4x16x4x2xbf16>) -> tensor<4x8x16x2xbf16> {
   // expected-remark @below {{([a, -, b.c, -], [a, -, b, -], [a, -, b, -]) -> [a, b.c, -, -], [a, b.c, -], [-] {a = 4 sequential, b = 4 sequential, c = 2 sequential} heavy}}

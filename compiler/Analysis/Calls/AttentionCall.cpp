@@ -322,8 +322,9 @@ ShardingRule AttentionCall::rule() const {
     for (int index : {0, 1, 2, outputGradient, output})
       if (index >= 0)
         operand(index, tokenDim(), ring);
-    if (statistics >= 0)
-      operand(statistics, 2, ring);
+    for (int index : {statistics, bias})
+      if (index >= 0)
+        operand(index, 2, ring);
     for (unsigned index = 0; index + 1 < op->getNumResults(); ++index)
       builder.result(index, 2, ring);
   }
@@ -341,12 +342,19 @@ ShardingRule AttentionCall::rule() const {
   return builder.rule;
 }
 
-/// What the ring is written for: the kernel's statistics put parts together, masks are all of a
-/// part or the causal one, and queries and keys are split alike.
+/// What the ring is written for: the kernel's statistics put parts together, queries and keys are
+/// split alike, and what masks them is known for each part.
 bool AttentionCall::mayRing() const {
   bool hasStatistics = isBackward ? statistics >= 0 : op->getNumResults() == 3;
-  return !isTransformerEngine && hasStatistics && dropout == 0 && segments == 1 && bias < 0 &&
-         queryLengths < 0 && window == 0 && tokens == keyTokens && (!isCausal || tokens % 2 == 0);
+  if (isTransformerEngine || !hasStatistics || dropout > 0 || segments > 1 || window > 0 ||
+      tokens != keyTokens || (isCausal && tokens % 2 != 0))
+    return false;
+  if (bias < 0)
+    return true;
+  // A gradient for all examples would have terms of those that are too short for a part.
+  llvm::ArrayRef<int64_t> shape = shapeOf(op->getOperand(bias));
+  bool isShared = biasGradient >= 0 && shape[0] != batch && queryLengths >= 0;
+  return shape[2] == tokens && shape[3] == keyTokens && !isShared;
 }
 
 double AttentionCall::flops() const {
@@ -370,7 +378,11 @@ void analysis::setCausal(hlo::CustomCallOp custom, bool isCausal) {
   std::optional<llvm::json::Value> config = configOf(custom);
   if (!config)
     return;
-  (*config->getAsObject()->getObject(kConfig))["mask_type"] = isCausal ? "CAUSAL" : "NO_MASK";
+  llvm::json::Object &fields = *config->getAsObject()->getObject(kConfig);
+  bool isPadded = fields.getString("mask_type")->starts_with("PADDING");
+  fields["mask_type"] = isPadded   ? (isCausal ? "PADDING_CAUSAL" : "PADDING")
+                        : isCausal ? "CAUSAL"
+                                   : "NO_MASK";
   custom.setBackendConfigAttr(
       StringAttr::get(custom.getContext(), llvm::formatv("{0}", *config).str()));
 }

@@ -72,7 +72,7 @@ struct AttentionCall {
   double flops() const;
 };
 
-/// Sets whether a query sees the keys behind its own place; of a call without lengths.
+/// Sets whether a query sees the keys behind its own place.
 void setCausal(mlir::stablehlo::CustomCallOp call, bool isCausal);
 /// Sets what the configuration or the attributes repeat of the operands' shapes.
 void fitAttention(mlir::stablehlo::CustomCallOp call);

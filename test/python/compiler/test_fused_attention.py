@@ -104,6 +104,10 @@ def make_step(implementation, key_heads, is_causal=False, lengths=False, bias=No
             given |= dict.fromkeys(("query_seq_lengths", "key_value_seq_lengths"), batch["lengths"])
         if bias:
             given["bias"] = params["bias"] if bias == "heads" else batch["bias"]
+            if bias == "masks":  # A query of every fifth place sees no key but its own.
+                place = jnp.arange(TOKENS)
+                far = (place[:, None] % 5 == 0) | ((place[:, None] - place) % 3 == 1)
+                given["bias"] = jnp.where(far & (place[:, None] != place), -jnp.inf, given["bias"])
         out = jax.nn.dot_product_attention(
             query, key, value, is_causal=is_causal, implementation=implementation, **given
         )
@@ -119,13 +123,13 @@ def any_dtype(monkeypatch):
     monkeypatch.setattr(cudnn, "element_type_to_backend_config_type_mapping", lambda dtype: "F32")
 
 
-def assert_equal_update(found, expected, state):
+def assert_equal_update(found, expected, state, tolerance=3e-5):
     found, expected, state = jax.device_get((found, expected, state))
     assert abs(found[1] - expected[1]) <= 1e-5 * abs(expected[1])
     leaves = map(jax.tree.leaves, (found[0], expected[0], state))
     for got, wanted, before in zip(*leaves, strict=True):
         moved = np.abs(wanted - before).max()
-        assert np.abs(got - wanted).max() <= 3e-5 * moved + 1e-7 * np.abs(wanted).max()
+        assert np.abs(got - wanted).max() <= tolerance * moved + 1e-7 * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize(
@@ -301,21 +305,40 @@ RINGS = {
 }
 
 
-@pytest.mark.parametrize("style", ["causal", "all keys"])
-@pytest.mark.parametrize("ring", RINGS)
+RING_STYLES = STYLES | {
+    "padded, all keys": {"lengths": True},
+    "masked by a bias": {"bias": "masks"},
+    "all masks": {"is_causal": True, "lengths": True, "bias": "masks"},
+}
+
+
+@pytest.mark.parametrize(
+    ("style", "ring"),
+    [
+        (style, ring)
+        for style in RING_STYLES
+        if style != "window"
+        for ring in RINGS
+        if style in ("causal", "all keys")
+        or ring in ("collectives", "rematerialized", "two stages")
+        if (style, ring) != ("bias", "two stages")  # Which has micro-batches.
+    ],
+)
 @pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
 def test_keys_go_round_where_tokens_are_split(style, ring):
     rows, key_heads, method = RINGS[ring]
-    step, state, batch = make_step("cudnn", key_heads, **STYLES[style])
-    plain, _, _ = make_step("xla", key_heads, **STYLES[style])
+    step, state, batch = make_step("cudnn", key_heads, **RING_STYLES[style])
+    plain, _, _ = make_step("xla", key_heads, **RING_STYLES[style])
     batch = jax.tree.map(lambda x: x[:rows], batch)
     expected = jax.jit(plain)(state, batch)
     split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=method)
     assert any("collective_permute" in text for text in split.plan.modules.values())
-    assert_equal_update(split(state, batch), expected, state)
+    # Of all masks `jax.jit` is 2.4e-5 off what float64 gives.
+    tolerance = 1e-4 if style == "all masks" else 3e-5
+    assert_equal_update(split(state, batch), expected, state, tolerance)
 
 
-@pytest.mark.parametrize("style", ["padded", "window", "bias of examples"])
+@pytest.mark.parametrize("style", ["window"])
 @pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
 def test_masks_that_no_ring_knows_keep_tokens_whole(style):
     step, state, batch = make_step("cudnn", 1, **STYLES[style])
