@@ -72,6 +72,8 @@ struct Rows {
 struct Columns {
   Value key, value;
   Tokens tokens;
+  Value exist; // Whether there are any, and how many, the first ones: scalars; nothing if all are.
+  Value count;
 };
 
 class RingWriter {
@@ -82,6 +84,8 @@ public:
 
   SmallVector<Value> forward(ValueRange parts, TypeRange types);
   SmallVector<Value> backward(ValueRange parts, TypeRange types);
+  SmallVector<Value> forwardOfWindow(ValueRange parts, TypeRange types);
+  SmallVector<Value> backwardOfWindow(ValueRange parts, TypeRange types);
 
 private:
   using Values = SmallVector<Value>;
@@ -109,8 +113,17 @@ private:
   Value filled(RankedTensorType type, double value) { return ops().splat(value, type); }
   static constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
+  Value slice(Value value, int64_t dim, int64_t start, int64_t size);
+  Value reversed(Value value, int64_t dim) {
+    return ops().make("stablehlo.reverse", value, value.getType(), ops().dims("dimensions", {dim}));
+  }
   /// The first or the second half of a value's tokens.
-  Value half(Value value, int64_t dim, bool second);
+  Value half(Value value, int64_t dim, bool second) {
+    int64_t size = typeOf(value).getDimSize(dim) / 2;
+    return slice(value, dim, second ? size : 0, size);
+  }
+  /// The value in the midst of others that are all `otherwise`, `before` and `behind` it.
+  Value padded(Value value, int64_t dim, int64_t before, int64_t behind, double otherwise = 0);
   Value joined(Value first, Value second, int64_t dim);
   Rows lateHalf(const Rows &rows);
   Columns earlyHalf(const Columns &columns);
@@ -137,10 +150,15 @@ private:
            : operand == call.queryLengths || operand == call.keyLengths ? -1
                                                                         : dim;
   }
-  Rows rowsOf();
+  /// The queries of the device.
+  Rows begin(ValueRange given, TypeRange types);
 
   /// What one kernel finds of some queries and some keys.
   Values kernel(const Rows &rows, const Columns &columns, bool isCausal);
+  /// Of a kernel whose keys are not all there: [examples].
+  Value lengthOf(Value count) {
+    return ops().broadcast(count, cast<RankedTensorType>(locals[0]).getShape().take_front(), {});
+  }
   /// The same, where no row without a key and no example without tokens leaves its mark: such rows
   /// have outputs of zero and statistics of minus infinity, and no gradients.
   Values attend(const Rows &rows, const Columns &columns, bool isCausal);
@@ -168,6 +186,25 @@ private:
   /// one of the kernel's own numbers, so that nothing of it is rounded from step to step.
   Values begun(Values found);
   Values merged(ValueRange known, Values found);
+  Values finishedGradients(Values gradients);
+
+  /// Of the keys before a device's own, `columns` from `start` on, and its first `rows` queries.
+  struct Piece {
+    int64_t rows, start, columns;
+    bool isReversed;
+  };
+  SmallVector<Piece> pieces() const;
+  int64_t numBefore() const { return call.windowKeys(typeOf(parts[0]).getDimSize(dim)); }
+  /// Devices that have them.
+  int64_t numHops() const {
+    return llvm::divideCeil(numBefore(), typeOf(parts[0]).getDimSize(dim));
+  }
+  /// For each of them, the farthest first: who sends to whom, and the columns.
+  void forHops(llvm::function_ref<void(const Ring::Pairs &, int64_t, int64_t)> hop);
+  Value before(Value value);
+  Values attendPiece(const Rows &rows, Value keys, Value values, const Piece &piece);
+  /// The output and the statistics.
+  Values finished(Values sums);
   Values outputOf(Value step, const Rows &rows, const Columns &columns);
   Values gradientsOf(Value step, const Rows &rows, const Columns &columns);
   /// Puts the gradient of a bias's columns in its place.
@@ -190,16 +227,24 @@ private:
 
 } // namespace
 
-Value RingWriter::half(Value value, int64_t dim, bool second) {
-  RankedTensorType type = resized(value.getType(), dim, typeOf(value).getDimSize(dim) / 2);
+Value RingWriter::slice(Value value, int64_t dim, int64_t start, int64_t size) {
+  RankedTensorType type = resized(value.getType(), dim, size);
   SmallVector<int64_t> starts(type.getRank(), 0), ends(type.getShape()), ones(type.getRank(), 1);
-  if (second) {
-    starts[dim] = type.getDimSize(dim);
-    ends[dim] = 2 * type.getDimSize(dim);
-  }
+  starts[dim] = start;
+  ends[dim] = start + size;
   return hlo::SliceOp::create(builder, loc, type, value, builder.getDenseI64ArrayAttr(starts),
                               builder.getDenseI64ArrayAttr(ends),
                               builder.getDenseI64ArrayAttr(ones));
+}
+
+Value RingWriter::padded(Value value, int64_t dim, int64_t before, int64_t behind,
+                         double otherwise) {
+  auto others = [&](int64_t size) {
+    return filled(resized(value.getType(), dim, size), otherwise);
+  };
+  if (before > 0)
+    value = joined(others(before), value, dim);
+  return behind > 0 ? joined(value, others(behind), dim) : value;
 }
 
 Rows RingWriter::lateHalf(const Rows &rows) {
@@ -209,7 +254,11 @@ Rows RingWriter::lateHalf(const Rows &rows) {
 }
 
 Columns RingWriter::earlyHalf(const Columns &columns) {
-  return {half(columns.key, dim, false), half(columns.value, dim, false), {columns.tokens.front()}};
+  return {half(columns.key, dim, false),
+          half(columns.value, dim, false),
+          {columns.tokens.front()},
+          {},
+          {}};
 }
 
 Value RingWriter::joined(Value first, Value second, int64_t dim) {
@@ -251,7 +300,7 @@ Tokens RingWriter::tokensOf(Value place, int64_t count) {
   auto run = [&](Value index, int64_t size) {
     return Run{binary("stablehlo.multiply", index, number(size)), size};
   };
-  if (!call.isCausal)
+  if (!call.isBalanced())
     return {run(place, count)};
   Value last = binary("stablehlo.subtract", number(2 * ring.count - 1), place);
   return {run(place, count / 2), run(last, count / 2)};
@@ -262,7 +311,13 @@ Tokens RingWriter::tokensIn(Value step, int64_t count) {
   return tokensOf(binary("stablehlo.remainder", place, number(ring.count)), count);
 }
 
-Rows RingWriter::rowsOf() {
+Rows RingWriter::begin(ValueRange given, TypeRange types) {
+  locals.assign(types.begin(), types.end());
+  parts = llvm::to_vector(given);
+  if (call.isBalanced())
+    for (auto [index, each] : llvm::enumerate(parts))
+      if (int64_t tokens = tokenDimOf(static_cast<int>(index)); tokens >= 0)
+        each = balanced(each, tokens, false);
   auto part = [&](int operand) { return operand < 0 ? Value() : parts[operand]; };
   return {parts[0],
           part(call.statistics),
@@ -297,6 +352,8 @@ Value RingWriter::biasOf(const Rows &rows, const Columns &columns) {
 }
 
 Value RingWriter::examplesSeen(const Rows &rows, const Columns &columns) {
+  if (columns.exist)
+    return lengthOf(columns.exist);
   if (call.queryLengths < 0)
     return {};
   Value seen;
@@ -316,10 +373,12 @@ Value RingWriter::rowsSeen(const Rows &rows, const Columns &columns, bool isCaus
   };
   ArrayRef<int64_t> shape = type.getShape();
   Value seen;
-  if (Value examples = examplesSeen(rows, columns)) {
+  Value examples = examplesSeen(rows, columns);
+  if (examples)
+    seen = ops().broadcast(examples, shape, {0});
+  if (call.queryLengths >= 0) {
     Value within = ops().broadcast(lengthsIn(call.queryLengths, rows.tokens), shape, {0});
-    seen = both(ops().broadcast(examples, shape, {0}),
-                compare(hlo::ComparisonDirection::LT, index(shape, 2), within));
+    seen = both(seen, compare(hlo::ComparisonDirection::LT, index(shape, 2), within));
   }
   if (call.bias < 0)
     return seen;
@@ -375,14 +434,28 @@ SmallVector<Value> RingWriter::kernel(const Rows &rows, const Columns &columns, 
   } else {
     types.push_back(resized(locals[1], 2, queries));
   }
+  bool isPadded = columns.count != nullptr;
+  ArrayAttr layouts = whole.getOperandLayoutsAttr();
+  if (isPadded) {
+    operands.push_back(lengthOf(number(queries)));
+    operands.push_back(lengthOf(binary("stablehlo.maximum", columns.count, number(1))));
+    if (layouts) {
+      SmallVector<Attribute> all(layouts.getValue());
+      all.append(2, builder.getIndexTensorAttr({0}));
+      layouts = builder.getArrayAttr(all);
+    }
+  }
   auto made = cast<hlo::CustomCallOp>(builder.clone(*whole.getOperation()));
   made->setOperands(operands);
+  if (layouts)
+    made.setOperandLayoutsAttr(layouts);
   for (NamedAttribute attribute : llvm::to_vector(made->getDiscardableAttrs()))
     if (attribute.getName().strref().starts_with("alpa."))
       made->removeDiscardableAttr(attribute.getName());
   for (auto [result, type] : llvm::zip(made->getResults(), types))
     result.setType(type);
-  analysis::setCausal(made, isCausal);
+  int64_t window = isCausal && call.window < queries ? call.window : 0;
+  analysis::setMask(made, isCausal, isPadded || call.isPadded, window);
   analysis::fitAttention(made);
   return llvm::to_vector_of<Value>(made->getResults().take_front(types.size()));
 }
@@ -504,25 +577,24 @@ SmallVector<Value> RingWriter::outputOf(Value step, const Rows &rows, const Colu
       step, [&] { return attend(rows, earlyHalf(columns), false); },
       [&] {
         Values found = attend(lateHalf(rows), columns, false);
-        return Values{joined(filled(typeOf(found[0]), 0), found[0], 2),
-                      joined(filled(typeOf(found[1]), kNothing), found[1], 2)};
+        int64_t early = typeOf(found[0]).getDimSize(2);
+        return Values{padded(found[0], 2, early, 0), padded(found[1], 2, early, 0, kNothing)};
       });
 }
 
 SmallVector<Value> RingWriter::forward(ValueRange given, TypeRange types) {
-  locals.assign(types.begin(), types.end());
-  parts = llvm::to_vector(given);
-  if (call.isCausal)
-    for (auto [index, each] : llvm::enumerate(parts))
-      if (int64_t tokens = tokenDimOf(static_cast<int>(index)); tokens >= 0)
-        each = balanced(each, tokens, false);
-  Rows rows = rowsOf();
+  Rows rows = begin(given, types);
   Values keys = next(ValueRange{parts[1], parts[2]});
-  Values known = begun(attend(rows, {parts[1], parts[2], rows.tokens}, call.isCausal));
+  Values known = begun(attend(rows, {parts[1], parts[2], rows.tokens, {}, {}}, call.isCausal));
   int64_t count = numTokens(rows.tokens);
   Values sums = around(known, keys, [&](Value number, ValueRange known, ValueRange keys) {
-    return merged(known, outputOf(number, rows, {keys[0], keys[1], tokensIn(number, count)}));
+    return merged(known,
+                  outputOf(number, rows, {keys[0], keys[1], tokensIn(number, count), {}, {}}));
   });
+  return finished(sums);
+}
+
+SmallVector<Value> RingWriter::finished(Values sums) {
   if (mayLackKeys()) {
     RankedTensorType type = typeOf(sums[2]);
     Value lacks = compare(hlo::ComparisonDirection::EQ, sums[1], filled(type, kNothing));
@@ -531,9 +603,9 @@ SmallVector<Value> RingWriter::forward(ValueRange given, TypeRange types) {
   }
   Value output = binary("stablehlo.divide", sums[0], spread(sums[2], sums[0]));
   Value statistics = add(sums[1], ops().unary("stablehlo.log", sums[2]));
-  Values found{convert(output, cast<RankedTensorType>(types[0]).getElementType()),
-               convert(statistics, cast<RankedTensorType>(types[1]).getElementType())};
-  if (call.isCausal)
+  Values found{convert(output, cast<RankedTensorType>(locals[0]).getElementType()),
+               convert(statistics, cast<RankedTensorType>(locals[1]).getElementType())};
+  if (call.isBalanced())
     for (Value &each : found)
       each = balanced(each, 2, true);
   return found;
@@ -543,8 +615,8 @@ SmallVector<Value> RingWriter::gradientsOf(Value step, const Rows &rows, const C
   if (!step || !call.isCausal)
     return attend(rows, columns, call.isCausal);
   auto beside = [&](Value value, int64_t dim, bool isFirst) {
-    Value nothing = filled(typeOf(value), 0);
-    return isFirst ? joined(value, nothing, dim) : joined(nothing, value, dim);
+    int64_t size = typeOf(value).getDimSize(dim);
+    return padded(value, dim, isFirst ? 0 : size, isFirst ? size : 0);
   };
   return earlierOrLater(
       step,
@@ -567,13 +639,8 @@ SmallVector<Value> RingWriter::gradientsOf(Value step, const Rows &rows, const C
 Value RingWriter::putColumns(Value whole, Value found, const Tokens &columns) {
   int64_t at = 0;
   for (const Run &run : columns) {
-    RankedTensorType type = resized(found.getType(), 3, run.size);
-    SmallVector<int64_t> starts(4, 0), ends(type.getShape()), ones(4, 1);
-    starts[3] = at;
-    ends[3] = at += run.size;
-    Value part = hlo::SliceOp::create(
-        builder, loc, type, found, builder.getDenseI64ArrayAttr(starts),
-        builder.getDenseI64ArrayAttr(ends), builder.getDenseI64ArrayAttr(ones));
+    Value part = slice(found, 3, at, run.size);
+    at += run.size;
     Value zero = number(0);
     whole = ops().make("stablehlo.dynamic_update_slice", {whole, part, zero, zero, zero, run.start},
                        whole.getType());
@@ -582,15 +649,9 @@ Value RingWriter::putColumns(Value whole, Value found, const Tokens &columns) {
 }
 
 SmallVector<Value> RingWriter::backward(ValueRange given, TypeRange types) {
-  locals.assign(types.begin(), types.end());
-  parts = llvm::to_vector(given);
-  if (call.isCausal)
-    for (auto [index, each] : llvm::enumerate(parts))
-      if (int64_t tokens = tokenDimOf(static_cast<int>(index)); tokens >= 0)
-        each = balanced(each, tokens, false);
-  Rows rows = rowsOf();
+  Rows rows = begin(given, types);
   Values keys = next(ValueRange{parts[1], parts[2]});
-  Values known = gradientsOf(Value(), rows, {parts[1], parts[2], rows.tokens});
+  Values known = gradientsOf(Value(), rows, {parts[1], parts[2], rows.tokens, {}, {}});
   bool hasBias = call.biasGradient >= 0;
   if (hasBias)
     known[3] = putColumns(filled(cast<RankedTensorType>(types[call.biasGradient]), 0), known[3],
@@ -600,7 +661,7 @@ SmallVector<Value> RingWriter::backward(ValueRange given, TypeRange types) {
   Values found = around(known, keys, [&](Value number, ValueRange known, ValueRange keys) {
     Values sums = next(known.slice(1, 2));
     Tokens columns = tokensIn(number, count);
-    Values found = gradientsOf(number, rows, {keys[0], keys[1], columns});
+    Values found = gradientsOf(number, rows, {keys[0], keys[1], columns, {}, {}});
     Values made{add(known[0], found[0]), add(sums[0], found[1]), add(sums[1], found[2])};
     if (hasBias)
       made.push_back(putColumns(known[3], found[3], columns));
@@ -610,19 +671,133 @@ SmallVector<Value> RingWriter::backward(ValueRange given, TypeRange types) {
   Values gradients{found[0], home[0], home[1]};
   if (hasBias)
     gradients.push_back(found[3]);
-  for (auto [each, type] : llvm::zip(gradients, types)) {
+  return finishedGradients(gradients);
+}
+
+SmallVector<Value> RingWriter::finishedGradients(Values gradients) {
+  for (auto [each, type] : llvm::zip(gradients, locals)) {
     each = convert(each, cast<RankedTensorType>(type).getElementType());
-    if (call.isCausal)
+    if (call.isBalanced())
       each = balanced(each, 2, true);
   }
   return gradients;
 }
 
+/// The keys that queries see on devices before: of w tokens that a window has, the w - 1 in front
+/// of a device's first one. Columns that all its queries see are one kernel; of the others a later
+/// query sees fewer, which is a causal mask with queries and keys in reverse.
+SmallVector<RingWriter::Piece> RingWriter::pieces() const {
+  int64_t own = typeOf(parts[0]).getDimSize(dim);
+  int64_t all = std::max<int64_t>(call.window - own, 0), rows = std::min(call.window, own) - 1;
+  SmallVector<Piece> found;
+  if (rows > 0)
+    found.push_back({rows, 0, numBefore() - all, true});
+  if (all > 0)
+    found.push_back({own, numBefore() - all, all, false});
+  return found;
+}
+
+void RingWriter::forHops(
+    llvm::function_ref<void(const Ring::Pairs &, int64_t start, int64_t size)> hop) {
+  int64_t own = typeOf(parts[0]).getDimSize(dim), before = numBefore();
+  for (int64_t far = numHops(); far > 0; --far) {
+    Ring::Pairs pairs;
+    for (int64_t place = 0; place + far < ring.count; ++place)
+      pairs.push_back({place, place + far});
+    int64_t start = std::max<int64_t>(before - far * own, 0);
+    hop(pairs, start, before - (far - 1) * own - start);
+  }
+}
+
+Value RingWriter::before(Value value) {
+  Value found;
+  int64_t own = typeOf(value).getDimSize(dim);
+  forHops([&](const Ring::Pairs &pairs, int64_t, int64_t size) {
+    Value sent = ring.send(slice(value, dim, own - size, size), pairs);
+    found = found ? joined(found, sent, dim) : sent;
+  });
+  return found;
+}
+
+SmallVector<Value> RingWriter::attendPiece(const Rows &rows, Value keys, Value values,
+                                           const Piece &piece) {
+  auto ofRows = [&](Value value, int64_t dim) {
+    if (!value)
+      return value;
+    Value found = slice(value, dim, 0, piece.rows);
+    return piece.isReversed ? reversed(found, dim) : found;
+  };
+  Rows seeing{ofRows(rows.query, dim),
+              ofRows(rows.statistics, 2),
+              ofRows(rows.gradient, dim),
+              ofRows(rows.output, dim),
+              {},
+              {{{}, piece.rows}}};
+  // The first devices lack the earliest columns, which in reverse are the last.
+  bool turns = piece.isReversed || numHops() > 1;
+  auto ofColumns = [&](Value value) {
+    Value found = slice(value, dim, piece.start, piece.columns);
+    return turns ? reversed(found, dim) : found;
+  };
+  int64_t own = typeOf(rows.query).getDimSize(dim);
+  Columns columns{ofColumns(keys), ofColumns(values), {{{}, piece.columns}}, {}, {}};
+  int64_t later = numBefore() - piece.start - piece.columns;
+  Value count = binary("stablehlo.subtract", binary("stablehlo.multiply", ring.place, number(own)),
+                       number(later));
+  columns.exist = compare(hlo::ComparisonDirection::GT, count, number(0));
+  if (numHops() > 1)
+    columns.count = binary("stablehlo.minimum", count, number(piece.columns));
+  Values found = attend(seeing, columns, piece.isReversed);
+  int64_t others = own - piece.rows;
+  if (!call.isBackward) {
+    for (auto [each, otherwise] : {std::pair(&found[0], 0.0), {&found[1], kNothing}})
+      *each = padded(piece.isReversed ? reversed(*each, 2) : *each, 2, 0, others, otherwise);
+    return found;
+  }
+  found[0] = padded(piece.isReversed ? reversed(found[0], 2) : found[0], 2, 0, others);
+  for (Value &each : MutableArrayRef(found).drop_front())
+    each = turns ? reversed(each, 2) : each;
+  return found;
+}
+
+SmallVector<Value> RingWriter::forwardOfWindow(ValueRange given, TypeRange types) {
+  Rows rows = begin(given, types);
+  Value keys = before(parts[1]), values = before(parts[2]);
+  Values sums = begun(attend(rows, {parts[1], parts[2], rows.tokens, {}, {}}, true));
+  for (const Piece &piece : pieces())
+    sums = merged(sums, attendPiece(rows, keys, values, piece));
+  return finished(sums);
+}
+
+SmallVector<Value> RingWriter::backwardOfWindow(ValueRange given, TypeRange types) {
+  Rows rows = begin(given, types);
+  Value keys = before(parts[1]), values = before(parts[2]);
+  Values sums = attend(rows, {parts[1], parts[2], rows.tokens, {}, {}}, true);
+  Values ofOthers(2);
+  for (const Piece &piece : pieces()) {
+    Values found = attendPiece(rows, keys, values, piece);
+    sums[0] = add(sums[0], found[0]);
+    for (auto [all, each] : llvm::zip_equal(ofOthers, ValueRange(found).drop_front()))
+      all = all ? joined(all, each, 2) : each;
+  }
+  int64_t own = typeOf(sums[1]).getDimSize(2);
+  forHops([&](Ring::Pairs pairs, int64_t start, int64_t size) {
+    for (auto &[from, to] : pairs)
+      std::swap(from, to);
+    for (auto [sum, found] : llvm::zip_equal(MutableArrayRef(sums).drop_front(), ofOthers))
+      sum = add(sum, padded(ring.send(slice(found, 2, start, size), pairs), 2, own - size, 0));
+  });
+  return finishedGradients(sums);
+}
+
 SmallVector<Value> spmd::writeRing(OpBuilder &builder, const AttentionCall &call, ValueRange parts,
                                    TypeRange types, const Ring &ring) {
   RingWriter writer(builder, call, ring);
-  SmallVector<Value> results =
-      call.isBackward ? writer.backward(parts, types) : writer.forward(parts, types);
+  SmallVector<Value> results = call.hasWindow()
+                                   ? (call.isBackward ? writer.backwardOfWindow(parts, types)
+                                                      : writer.forwardOfWindow(parts, types))
+                               : call.isBackward ? writer.backward(parts, types)
+                                                 : writer.forward(parts, types);
   // The workspace of kernels, which nobody reads.
   for (Type type : types.drop_front(results.size()))
     results.push_back(hlo::ConstantOp::create(

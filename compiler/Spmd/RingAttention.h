@@ -34,7 +34,8 @@ mlir::DenseIntElementsAttr sourceTargetPairs(const Ring::Pairs &pairs, mlir::Bui
 /// What one device computes of a call, forward or backward, of its own tokens: keys and values go
 /// round the ring, one step beside each kernel (Liu et al., "Ring Attention with Blockwise
 /// Transformers for Near-Infinite Context", 2023). Of causal attention each device takes an
-/// early and a late half of what two devices have, so that all have as much to do.
+/// early and a late half of what two devices have, so that all have as much to do. With a sliding
+/// window it gets the keys that it needs from the devices before, all at once.
 ///
 /// `parts` are the device's operands, `types` those of its results.
 llvm::SmallVector<mlir::Value> writeRing(mlir::OpBuilder &builder,

@@ -316,8 +316,8 @@ ShardingRule AttentionCall::rule() const {
   made(0, queryHeads);
   DimFactors ring;
   if (mayRing()) {
-    ring.push_back(builder.factor(isCausal ? tokens / 2 : tokens, FactorKind::Ring));
-    if (isCausal) // Each device has two halves, an early and a late one.
+    ring.push_back(builder.factor(isBalanced() ? tokens / 2 : tokens, FactorKind::Ring));
+    if (isBalanced()) // Each device has two halves, an early and a late one.
       ring.push_back(builder.factor(2, FactorKind::Sequential));
     for (int index : {0, 1, 2, outputGradient, output})
       if (index >= 0)
@@ -346,9 +346,11 @@ ShardingRule AttentionCall::rule() const {
 /// split alike, and what masks them is known for each part.
 bool AttentionCall::mayRing() const {
   bool hasStatistics = isBackward ? statistics >= 0 : op->getNumResults() == 3;
-  if (isTransformerEngine || !hasStatistics || dropout > 0 || segments > 1 || window > 0 ||
-      tokens != keyTokens || (isCausal && tokens % 2 != 0))
+  if (isTransformerEngine || !hasStatistics || dropout > 0 || segments > 1 || tokens != keyTokens ||
+      (isBalanced() && tokens % 2 != 0))
     return false;
+  if (hasWindow())
+    return isCausal && bias < 0 && queryLengths < 0;
   if (bias < 0)
     return true;
   // A gradient for all examples would have terms of those that are too short for a part.
@@ -374,15 +376,15 @@ double AttentionCall::flops() const {
   return isBackward ? 3 * toScores + 2 * toValues : toScores + toValues;
 }
 
-void analysis::setCausal(hlo::CustomCallOp custom, bool isCausal) {
+void analysis::setMask(hlo::CustomCallOp custom, bool isCausal, bool isPadded, int64_t window) {
   std::optional<llvm::json::Value> config = configOf(custom);
   if (!config)
     return;
   llvm::json::Object &fields = *config->getAsObject()->getObject(kConfig);
-  bool isPadded = fields.getString("mask_type")->starts_with("PADDING");
   fields["mask_type"] = isPadded   ? (isCausal ? "PADDING_CAUSAL" : "PADDING")
                         : isCausal ? "CAUSAL"
                                    : "NO_MASK";
+  fields["sliding_window_length"] = window;
   custom.setBackendConfigAttr(
       StringAttr::get(custom.getContext(), llvm::formatv("{0}", *config).str()));
 }

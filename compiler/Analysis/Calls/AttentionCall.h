@@ -65,15 +65,26 @@ struct AttentionCall {
   bool hasOwnLengths = false;
   void setOwnLengths(bool holds);
 
+  /// Of devices that have so many tokens each: the kernels that each of them calls forward, and the
+  /// tokens before its own whose keys it needs.
+  int64_t windowKernels(int64_t own) const { return window > own ? 3 : window > 1 ? 2 : 1; }
+  int64_t windowKeys(int64_t own) const { return std::min(window - 1, tokens - own); }
+
   ShardingRule rule() const;
-  /// Whether devices can share the tokens of queries and keys, in a ring.
+  /// Whether devices can share the tokens of queries and keys: in a ring, or with the keys of a
+  /// window from devices before.
   bool mayRing() const;
+  /// Whether the window leaves out anything.
+  bool hasWindow() const { return window > 0 && window < tokens; }
+  /// Whether devices that share tokens take an early and a late half each, to have as much to do.
+  bool isBalanced() const { return isCausal && !hasWindow(); }
   /// Of the scores that the masks leave, which are all that the kernel computes.
   double flops() const;
 };
 
-/// Sets whether a query sees the keys behind its own place.
-void setCausal(mlir::stablehlo::CustomCallOp call, bool isCausal);
+/// Sets what a query sees: whether the keys behind its own place, whether those within lengths
+/// only, and how many, 0 for all.
+void setMask(mlir::stablehlo::CustomCallOp call, bool isCausal, bool isPadded, int64_t window);
 /// Sets what the configuration or the attributes repeat of the operands' shapes.
 void fitAttention(mlir::stablehlo::CustomCallOp call);
 

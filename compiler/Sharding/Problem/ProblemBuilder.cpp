@@ -1048,6 +1048,9 @@ double ProblemBuilder::attentionSeconds(const OpInfo &info, const RuleProjection
   LocalWork work = workOf(info, projection, strategy);
   llvm::StringRef dtype = analysis::getComputeType(info.op);
   double steps = static_cast<double>(ringOf(info, strategy).first);
+  if (steps > 1 && info.attention->hasWindow())
+    steps = static_cast<double>(
+        info.attention->windowKernels(info.attention->tokens / static_cast<int64_t>(steps)));
   double seconds = steps * model.attentionSeconds(work.flops / steps, work.bytes / steps, dtype);
   if (steps == 1)
     return seconds;
@@ -1090,7 +1093,7 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
   auto add = [&](double bytes, double times, double seconds) {
     uses.push_back({cost::Collective::Permute, slowest, bytes, times, seconds});
   };
-  double keys = 0, sums = 0;
+  double keys = 0, sums = 0; // Of the device's own tokens.
   for (unsigned index : {1u, 2u}) {
     keys += localBytes(info.operands[index], info.rule.operands[index]);
     if (call.isBackward) {
@@ -1100,6 +1103,20 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
               static_cast<double>(spec.numPieces(meshShape));
     }
   }
+  if (call.hasWindow()) {
+    // The keys before come beside the first kernel, their gradients go home behind the last.
+    int64_t own = call.tokens / devices;
+    double share = static_cast<double>(call.windowKeys(own)) / static_cast<double>(own);
+    double kernel =
+        attentionSeconds(info, projection, strategy) / static_cast<double>(call.windowKernels(own));
+    double sent = sendSeconds(share * keys);
+    add(share * keys, 1, std::max(0.0, sent - kernel));
+    if (sums > 0) {
+      double back = sendSeconds(share * sums);
+      add(share * sums, 1, back);
+    }
+    return uses;
+  }
   double rounds = static_cast<double>(devices - 1);
   double kernel = attentionSeconds(info, projection, strategy) / static_cast<double>(devices);
   double sent = sendSeconds(keys + sums);
@@ -1108,7 +1125,7 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
     double last = sendSeconds(sums);
     add(sums, 1, last);
   }
-  if (!call.isCausal)
+  if (!call.isBalanced())
     return uses;
   // Halves are exchanged before and behind.
   double bytes = 0, seconds = 0;
