@@ -41,7 +41,9 @@ def AlpaExpandMaps : Pass<"alpa-expand-maps", "mlir::ModuleOp"> {
   let description = [{
     The body of an `alpa.map` takes its place, once for each block: a device has one, most
     often, and otherwise cuts them out and puts the results together. Attention of Transformer
-    Engine gets the sums of lengths that it reads in place of lengths.
+    Engine gets the sums of lengths that it reads in place of lengths. cuDNN's with packed
+    sequences of each example (`own_sequences` in its configuration) is called for each example,
+    with statistics as it stores them.
 
     Before:
     ```mlir

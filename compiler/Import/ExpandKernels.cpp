@@ -30,7 +30,7 @@ namespace {
 /// and its gradient (Dao et al., "FlashAttention", NeurIPS 2022, appendix B), with all
 /// scores in memory. Values have dimensions [batch, key heads, query heads of each,
 /// tokens, features], keys no query heads; rows without a key are zero. Packed sequences
-/// are those of one example.
+/// are those of one example, or each example's own.
 class ReferenceAttention : PlainOps {
 public:
   explicit ReferenceAttention(AttentionCall call)
@@ -52,6 +52,7 @@ private:
     Value place;         // [tokens]: of a token in its sequence.
   };
   Packed packed(int lengths, int offsets, int64_t count, int64_t stride);
+  void allowOwnSequences(Value &row, Value &column, llvm::function_ref<void(Value)> allow);
   Value placeOfStatistics();
   Value count(ArrayRef<int64_t> shape, int64_t dim) {
     return make("stablehlo.iota", ValueRange(), real(shape),
@@ -158,12 +159,40 @@ Value ReferenceAttention::placeOfStatistics() {
                       compare(Direction::LT, place, broadcast(of.length, shape, {0}))));
 }
 
+/// Sequences of each example: tokens see those of the same one, by their places in it.
+void ReferenceAttention::allowOwnSequences(Value &row, Value &column,
+                                           llvm::function_ref<void(Value)> allow) {
+  using Direction = hlo::ComparisonDirection;
+  auto of = [&](int lengths, int offsets, int64_t tokens) {
+    Value length = truth(call.op->getOperand(lengths)), begin = truth(call.op->getOperand(offsets));
+    Shape list{call.batch, call.segments}, shape{call.batch, call.segments, tokens};
+    begin =
+        make("stablehlo.slice", begin, real(list),
+             {dims("start_indices", {0, 0}), dims("limit_indices", list), dims("strides", {1, 1})});
+    Value place = binary("stablehlo.subtract", count(shape, 2), broadcast(begin, shape, {0, 1}));
+    Value isInside =
+        truth(binary("stablehlo.and", compare(Direction::GE, place, splat(0, real(shape))),
+                     compare(Direction::LT, place, broadcast(length, shape, {0, 1}))));
+    return std::pair(isInside, reduce(binary("stablehlo.multiply", isInside, place), {1},
+                                      analysis::Reducer::Sum));
+  };
+  auto [isQuery, queryPlace] = of(call.queryLengths, call.queryOffsets, call.tokens);
+  auto [isKey, keyPlace] = of(call.keyLengths, call.keyOffsets, call.keyTokens);
+  Value shared = dot(isQuery, isKey, 1, {1}, {1});
+  allow(
+      broadcast(compare(Direction::GT, shared, splat(0, typeOf(shared))), scoreShape(), {0, 3, 4}));
+  row = broadcast(queryPlace, scoreShape(), {0, 3});
+  column = broadcast(keyPlace, scoreShape(), {0, 4});
+}
+
 /// Which keys a query sees, or nothing if all.
 Value ReferenceAttention::mask() {
   Value row = count(scoreShape(), 3), column = count(scoreShape(), 4), seen;
   auto allow = [&](Value next) { seen = seen ? binary("stablehlo.and", seen, next) : next; };
   using Direction = hlo::ComparisonDirection;
-  if (call.segments > 1) {
+  if (call.hasOwnSequences) {
+    allowOwnSequences(row, column, allow);
+  } else if (call.segments > 1) {
     Packed query =
         packed(call.queryLengths, call.queryOffsets, call.tokens, call.heads * call.features);
     Packed key =
@@ -266,7 +295,7 @@ void ReferenceAttention::forward() {
   if (!call.isTransformerEngine && call.op->getNumResults() != 3)
     return;
   Value statistics = binary("stablehlo.add", most, unary("stablehlo.log", safe));
-  if (call.segments > 1) {
+  if (call.isNumbered()) {
     statistics = reshape(statistics, {call.heads, call.tokens});
     statistics = transpose(dot(placeOfStatistics(), statistics, 0, {2}, {1}), {0, 2, 1});
   }
@@ -276,7 +305,7 @@ void ReferenceAttention::forward() {
 void ReferenceAttention::backward() {
   Shape rows{call.batch, call.keyHeads, group, call.tokens};
   Value statistics = call.op->getOperand(call.statistics);
-  if (call.segments > 1)
+  if (call.isNumbered())
     statistics = transpose(dot(placeOfStatistics(), statistics, 0, {0, 1}, {0, 2}), {1, 0});
   statistics = reshape(statistics, rows);
   Value shares =
@@ -657,7 +686,7 @@ struct ExpandKernels : public importer::impl::AlpaExpandKernelsBase<ExpandKernel
       std::optional<AttentionCall> call = AttentionCall::read(op);
       if (!call)
         continue;
-      if (call->dropout > 0 || !call->hasPlainForm || (call->segments > 1 && call->batch > 1)) {
+      if (call->dropout > 0 || !call->hasPlainForm || (call->isNumbered() && call->batch > 1)) {
         withCode(op.emitError("fused attention with ")
                      << (call->dropout > 0     ? "dropout"
                          : !call->hasPlainForm ? "this mask, bias or kind of statistics"

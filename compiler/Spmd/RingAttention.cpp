@@ -67,13 +67,15 @@ struct Rows {
   Value query, statistics, gradient, output;
   Value bias; // For the keys of the whole sequence.
   Tokens tokens;
+  Value count = {}; // How many, the first ones, count: [examples]; nothing if all do.
 };
 
 struct Columns {
   Value key, value;
   Tokens tokens;
-  Value exist; // Whether there are any, and how many, the first ones: scalars; nothing if all are.
-  Value count;
+  // Whether there are any, and how many of them, the first ones, count: [examples]; nothing if all
+  // do.
+  Value exist = {}, count = {};
 };
 
 class RingWriter {
@@ -146,22 +148,34 @@ private:
   }
   /// Of tokens in an operand; -1 if there is none.
   int64_t tokenDimOf(int operand) const {
-    return operand == call.statistics || operand == call.bias           ? 2
-           : operand == call.queryLengths || operand == call.keyLengths ? -1
-                                                                        : dim;
+    return operand == call.statistics || operand == call.bias       ? 2
+           : call.queryLengths >= 0 && operand >= call.queryLengths ? -1
+                                                                    : dim;
   }
   /// The queries of the device.
   Rows begin(ValueRange given, TypeRange types);
 
   /// What one kernel finds of some queries and some keys.
   Values kernel(const Rows &rows, const Columns &columns, bool isCausal);
-  /// Of a kernel whose keys are not all there: [examples].
-  Value lengthOf(Value count) {
-    return ops().broadcast(count, cast<RankedTensorType>(locals[0]).getShape().take_front(), {});
+  /// The number for each example.
+  Value ofExamples(Value number) {
+    return ops().broadcast(number, cast<RankedTensorType>(locals[0]).getShape().take_front(), {});
   }
   /// The same, where no row without a key and no example without tokens leaves its mark: such rows
   /// have outputs of zero and statistics of minus infinity, and no gradients.
   Values attend(const Rows &rows, const Columns &columns, bool isCausal);
+  /// The same for queries of packed sequences and keys that are all before them.
+  Values attendSequence(const Rows &rows, const Columns &columns);
+  std::pair<Value, Value> sequences();
+  /// Of the sequences' parts that some tokens are.
+  struct Lists {
+    Value lengths, offsets;
+  };
+  Lists listsOf(const Tokens &tokens);
+  /// Which of the tokens belong to a sequence: [examples, tokens].
+  Value tokensInSequences(const Tokens &tokens);
+  Value firstOf(Value count, int64_t size);
+  Value within(Value value, int64_t least, int64_t most);
   /// How many of the tokens, the first ones, are within the lengths: [examples].
   Value lengthsIn(int operand, const Tokens &tokens);
   Value biasOf(const Rows &rows, const Columns &columns);
@@ -332,9 +346,8 @@ Value RingWriter::lengthsIn(int operand, const Tokens &tokens) {
   ArrayRef<int64_t> shape = typeOf(lengths).getShape();
   for (const Run &run : tokens) {
     Value ahead = binary("stablehlo.subtract", lengths, ops().broadcast(run.start, shape, {}));
-    Value within = binary("stablehlo.minimum", ahead, number(run.size, shape));
-    within = binary("stablehlo.maximum", within, number(0, shape));
-    sum = sum ? add(sum, within) : within;
+    Value some = within(ahead, 0, run.size);
+    sum = sum ? add(sum, some) : some;
   }
   return sum;
 }
@@ -353,8 +366,8 @@ Value RingWriter::biasOf(const Rows &rows, const Columns &columns) {
 
 Value RingWriter::examplesSeen(const Rows &rows, const Columns &columns) {
   if (columns.exist)
-    return lengthOf(columns.exist);
-  if (call.queryLengths < 0)
+    return columns.exist;
+  if (call.queryLengths < 0 || call.segments > 1)
     return {};
   Value seen;
   for (auto [operand, tokens] :
@@ -376,10 +389,16 @@ Value RingWriter::rowsSeen(const Rows &rows, const Columns &columns, bool isCaus
   Value examples = examplesSeen(rows, columns);
   if (examples)
     seen = ops().broadcast(examples, shape, {0});
-  if (call.queryLengths >= 0) {
-    Value within = ops().broadcast(lengthsIn(call.queryLengths, rows.tokens), shape, {0});
-    seen = both(seen, compare(hlo::ComparisonDirection::LT, index(shape, 2), within));
-  }
+  auto isFirst = [&](Value count) {
+    return compare(hlo::ComparisonDirection::LT, index(shape, 2),
+                   ops().broadcast(count, shape, {0}));
+  };
+  if (rows.count)
+    seen = both(seen, isFirst(rows.count));
+  else if (call.segments > 1)
+    seen = ops().broadcast(tokensInSequences(rows.tokens), shape, {0, 2});
+  else if (call.queryLengths >= 0)
+    seen = both(seen, isFirst(lengthsIn(call.queryLengths, rows.tokens)));
   if (call.bias < 0)
     return seen;
   // A bias of minus infinity is a mask.
@@ -404,7 +423,8 @@ Value RingWriter::rowsSeen(const Rows &rows, const Columns &columns, bool isCaus
 
 SmallVector<Value> RingWriter::kernel(const Rows &rows, const Columns &columns, bool isCausal) {
   hlo::CustomCallOp whole = call.op;
-  Values operands(whole->getNumOperands());
+  // Lengths and offsets come last.
+  Values operands(call.queryLengths < 0 ? whole->getNumOperands() : call.queryLengths);
   auto give = [&](int operand, Value value) {
     if (operand >= 0)
       operands[operand] = value;
@@ -417,14 +437,6 @@ SmallVector<Value> RingWriter::kernel(const Rows &rows, const Columns &columns, 
   give(call.output, rows.output);
   if (call.bias >= 0)
     give(call.bias, biasOf(rows, columns));
-  // Kernels are not called for no tokens.
-  if (call.queryLengths >= 0)
-    for (auto [operand, tokens] :
-         {std::pair(call.queryLengths, &rows.tokens), {call.keyLengths, &columns.tokens}}) {
-      Value length = lengthsIn(operand, *tokens);
-      length = binary("stablehlo.maximum", length, number(1, typeOf(length).getShape()));
-      give(operand, convert(length, typeOf(parts[operand]).getElementType()));
-    }
   int64_t queries = numTokens(rows.tokens), keys = numTokens(columns.tokens);
   SmallVector<Type> types{resized(locals[0], 2, queries)};
   if (call.isBackward) {
@@ -434,50 +446,171 @@ SmallVector<Value> RingWriter::kernel(const Rows &rows, const Columns &columns, 
   } else {
     types.push_back(resized(locals[1], 2, queries));
   }
-  bool isPadded = columns.count != nullptr;
-  ArrayAttr layouts = whole.getOperandLayoutsAttr();
-  if (isPadded) {
-    operands.push_back(lengthOf(number(queries)));
-    operands.push_back(lengthOf(binary("stablehlo.maximum", columns.count, number(1))));
-    if (layouts) {
-      SmallVector<Attribute> all(layouts.getValue());
-      all.append(2, builder.getIndexTensorAttr({0}));
-      layouts = builder.getArrayAttr(all);
-    }
+  size_t numTensors = operands.size();
+  bool isPacked = call.segments > 1 && !columns.count, isPadded = isPacked;
+  if (isPacked) {
+    Lists lists = listsOf(rows.tokens);
+    operands.append({lists.lengths, lists.lengths, lists.offsets, lists.offsets});
+  } else if (columns.count || call.queryLengths >= 0) {
+    // Kernels are not called for no tokens.
+    auto atLeastOne = [&](Value count) {
+      return binary("stablehlo.maximum", count, number(1, typeOf(count).getShape()));
+    };
+    auto lengths = [&](Value count, int operand, const Tokens &tokens) {
+      bool isGiven = call.queryLengths >= 0 && call.segments == 1;
+      operands.push_back(atLeastOne(count     ? count
+                                    : isGiven ? lengthsIn(operand, tokens)
+                                              : ofExamples(number(numTokens(tokens)))));
+    };
+    lengths(rows.count, call.queryLengths, rows.tokens);
+    lengths(columns.count, call.keyLengths, columns.tokens);
+    isPadded = true;
   }
   auto made = cast<hlo::CustomCallOp>(builder.clone(*whole.getOperation()));
   made->setOperands(operands);
-  if (layouts)
-    made.setOperandLayoutsAttr(layouts);
+  if (ArrayAttr layouts = whole.getOperandLayoutsAttr()) { // Of the lists, minor to major.
+    SmallVector<Attribute> all(layouts.getValue());
+    all.truncate(numTensors);
+    for (Value list : ArrayRef(operands).drop_front(numTensors))
+      all.push_back(builder.getIndexTensorAttr(
+          llvm::to_vector(llvm::reverse(llvm::seq<int64_t>(0, typeOf(list).getRank())))));
+    made.setOperandLayoutsAttr(builder.getArrayAttr(all));
+  }
   for (NamedAttribute attribute : llvm::to_vector(made->getDiscardableAttrs()))
     if (attribute.getName().strref().starts_with("alpa."))
       made->removeDiscardableAttr(attribute.getName());
   for (auto [result, type] : llvm::zip(made->getResults(), types))
     result.setType(type);
   int64_t window = isCausal && call.window < queries ? call.window : 0;
-  analysis::setMask(made, isCausal, isPadded || call.isPadded, window);
+  analysis::setMask(made, isCausal, isPadded, window, isPacked ? call.segments : 1);
+  if (!isPacked)
+    AttentionCall::setOwnSequences(made, false);
   analysis::fitAttention(made);
   return llvm::to_vector_of<Value>(made->getResults().take_front(types.size()));
 }
 
 SmallVector<Value> RingWriter::attend(const Rows &rows, const Columns &columns, bool isCausal) {
+  if (call.segments > 1 && !isCausal && !columns.count)
+    return attendSequence(rows, columns);
   Values found = kernel(rows, columns, isCausal);
   auto keep = [&](Value &value, Value isKept, ArrayRef<int64_t> dims, double otherwise) {
     isKept = ops().broadcast(isKept, typeOf(value).getShape(), dims);
     value = select(isKept, value, filled(typeOf(value), otherwise));
   };
-  if (call.isBackward) {
-    for (Value &value : MutableArrayRef(found).take_front(3))
-      value = real(value);
-    if (Value examples = examplesSeen(rows, columns))
-      for (Value &value : found)
-        keep(value, examples, {0}, 0);
+  if (!call.isBackward) {
+    if (Value seen = rowsSeen(rows, columns, isCausal, typeOf(found[1]))) {
+      keep(found[0], seen, {0, 1, 2}, 0);
+      keep(found[1], seen, {0, 1, 2}, kNothing);
+    }
     return found;
   }
-  if (Value seen = rowsSeen(rows, columns, isCausal, typeOf(found[1]))) {
-    keep(found[0], seen, {0, 1, 2}, 0);
-    keep(found[1], seen, {0, 1, 2}, kNothing);
+  for (Value &value : MutableArrayRef(found).take_front(3))
+    value = real(value);
+  if (Value examples = examplesSeen(rows, columns))
+    for (Value &value : found)
+      keep(value, examples, {0}, 0);
+  // What the kernel does not compute it need not write.
+  auto keepTokens = [&](Value &value, Value count) {
+    if (Value isInside = count ? firstOf(count, typeOf(value).getDimSize(2))
+                         : call.segments > 1 && !columns.count ? tokensInSequences(rows.tokens)
+                                                               : Value())
+      keep(value, isInside, {0, 2}, 0);
+  };
+  keepTokens(found[0], rows.count);
+  keepTokens(found[1], columns.count);
+  keepTokens(found[2], columns.count);
+  return found;
+}
+
+Value RingWriter::firstOf(Value count, int64_t size) {
+  SmallVector<int64_t> shape{typeOf(count).getDimSize(0), size};
+  return compare(hlo::ComparisonDirection::LT,
+                 ops().iota(RankedTensorType::get(shape, builder.getI32Type()), 1),
+                 ops().broadcast(count, shape, {0}));
+}
+
+/// [examples, sequences]: where each begins and ends.
+std::pair<Value, Value> RingWriter::sequences() {
+  Value lengths = convert(parts[call.queryLengths], builder.getI32Type());
+  Value offsets = convert(parts[call.queryOffsets], builder.getI32Type());
+  Value begins = slice(offsets, 1, 0, call.segments);
+  ArrayRef<int64_t> shape = typeOf(lengths).getShape();
+  return {begins, add(begins, binary("stablehlo.maximum", lengths, number(0, shape)))};
+}
+
+Value RingWriter::within(Value value, int64_t least, int64_t most) {
+  ArrayRef<int64_t> shape = typeOf(value).getShape();
+  value = binary("stablehlo.maximum", value, number(least, shape));
+  return binary("stablehlo.minimum", value, number(most, shape));
+}
+
+RingWriter::Lists RingWriter::listsOf(const Tokens &tokens) {
+  auto [begins, ends] = sequences();
+  SmallVector<int64_t> shape(typeOf(begins).getShape());
+  auto sum = [&](Value place) { // Tokens here that are before a place of the sequence.
+    Value before;
+    for (const Run &run : tokens) {
+      Value ahead = binary("stablehlo.subtract", place, ops().broadcast(run.start, shape, {}));
+      Value some = within(ahead, 0, run.size);
+      before = before ? add(before, some) : some;
+    }
+    return before;
+  };
+  Value from = sum(begins), to = sum(ends);
+  Value last = number(numTokens(tokens), {shape[0], 1});
+  return {binary("stablehlo.subtract", to, from), joined(from, last, 1)};
+}
+
+Value RingWriter::tokensInSequences(const Tokens &tokens) {
+  Lists lists = listsOf(tokens);
+  SmallVector<int64_t> shape(typeOf(lists.lengths).getShape());
+  Value begins = slice(lists.offsets, 1, 0, shape[1]);
+  shape.push_back(numTokens(tokens));
+  Value token = ops().iota(RankedTensorType::get(shape, builder.getI32Type()), 2);
+  Value place = binary("stablehlo.subtract", token, ops().broadcast(begins, shape, {0, 1}));
+  Value isInside = both(
+      compare(hlo::ComparisonDirection::GE, place, number(0, shape)),
+      compare(hlo::ComparisonDirection::LT, place, ops().broadcast(lists.lengths, shape, {0, 1})));
+  return ops().reduce(isInside, {1}, analysis::Reducer::Or);
+}
+
+/// Of the sequences, the one that the first query of a run belongs to may have begun before, where
+/// the keys are. Its queries are the first ones of the run, its keys the last ones of those. Where
+/// a late run has some, so have all queries of the run before.
+SmallVector<Value> RingWriter::attendSequence(const Rows &rows, const Columns &columns) {
+  auto [begins, ends] = sequences();
+  SmallVector<int64_t> shape(typeOf(begins).getShape()), one{shape[0]};
+  Rows queries = rows;
+  Columns keys{reversed(columns.key, dim), reversed(columns.value, dim), columns.tokens};
+  for (const Run &run : rows.tokens) {
+    Value first = ops().broadcast(run.start, shape, {});
+    Value holds = both(compare(hlo::ComparisonDirection::LE, begins, first),
+                       compare(hlo::ComparisonDirection::GT, ends, first));
+    auto ofHolder = [&](Value value) {
+      return ops().reduce(select(holds, value, number(0, shape)), {1}, analysis::Reducer::Sum);
+    };
+    // Without a holder both are zero: no queries.
+    Value begin = ofHolder(begins), end = ofHolder(ends), seen;
+    for (const Run &column : columns.tokens) {
+      Value behind = ops().broadcast(add(column.start, number(column.size)), one, {});
+      Value some = within(binary("stablehlo.subtract", behind, begin), 0, column.size);
+      seen = seen ? add(seen, some) : some;
+    }
+    Value place = ops().broadcast(run.start, one, {});
+    Value own = within(binary("stablehlo.subtract", end, place), 0, run.size);
+    Value none = number(0, one);
+    Value meets = both(compare(hlo::ComparisonDirection::GT, own, none),
+                       compare(hlo::ComparisonDirection::GT, seen, none));
+    own = select(meets, own, none);
+    seen = select(meets, seen, none);
+    queries.count = queries.count ? add(queries.count, own) : own;
+    keys.count = keys.count ? binary("stablehlo.maximum", keys.count, seen) : seen;
   }
+  keys.exist = compare(hlo::ComparisonDirection::GT, keys.count, number(0, one));
+  Values found = attend(queries, keys, false);
+  if (call.isBackward)
+    for (Value &value : MutableArrayRef(found).slice(1, 2))
+      value = reversed(value, 2);
   return found;
 }
 
@@ -585,11 +718,10 @@ SmallVector<Value> RingWriter::outputOf(Value step, const Rows &rows, const Colu
 SmallVector<Value> RingWriter::forward(ValueRange given, TypeRange types) {
   Rows rows = begin(given, types);
   Values keys = next(ValueRange{parts[1], parts[2]});
-  Values known = begun(attend(rows, {parts[1], parts[2], rows.tokens, {}, {}}, call.isCausal));
+  Values known = begun(attend(rows, {parts[1], parts[2], rows.tokens}, call.isCausal));
   int64_t count = numTokens(rows.tokens);
   Values sums = around(known, keys, [&](Value number, ValueRange known, ValueRange keys) {
-    return merged(known,
-                  outputOf(number, rows, {keys[0], keys[1], tokensIn(number, count), {}, {}}));
+    return merged(known, outputOf(number, rows, {keys[0], keys[1], tokensIn(number, count)}));
   });
   return finished(sums);
 }
@@ -651,7 +783,7 @@ Value RingWriter::putColumns(Value whole, Value found, const Tokens &columns) {
 SmallVector<Value> RingWriter::backward(ValueRange given, TypeRange types) {
   Rows rows = begin(given, types);
   Values keys = next(ValueRange{parts[1], parts[2]});
-  Values known = gradientsOf(Value(), rows, {parts[1], parts[2], rows.tokens, {}, {}});
+  Values known = gradientsOf(Value(), rows, {parts[1], parts[2], rows.tokens});
   bool hasBias = call.biasGradient >= 0;
   if (hasBias)
     known[3] = putColumns(filled(cast<RankedTensorType>(types[call.biasGradient]), 0), known[3],
@@ -661,7 +793,7 @@ SmallVector<Value> RingWriter::backward(ValueRange given, TypeRange types) {
   Values found = around(known, keys, [&](Value number, ValueRange known, ValueRange keys) {
     Values sums = next(known.slice(1, 2));
     Tokens columns = tokensIn(number, count);
-    Values found = gradientsOf(number, rows, {keys[0], keys[1], columns, {}, {}});
+    Values found = gradientsOf(number, rows, {keys[0], keys[1], columns});
     Values made{add(known[0], found[0]), add(sums[0], found[1]), add(sums[1], found[2])};
     if (hasBias)
       made.push_back(putColumns(known[3], found[3], columns));
@@ -740,13 +872,13 @@ SmallVector<Value> RingWriter::attendPiece(const Rows &rows, Value keys, Value v
     return turns ? reversed(found, dim) : found;
   };
   int64_t own = typeOf(rows.query).getDimSize(dim);
-  Columns columns{ofColumns(keys), ofColumns(values), {{{}, piece.columns}}, {}, {}};
+  Columns columns{ofColumns(keys), ofColumns(values), {{{}, piece.columns}}};
   int64_t later = numBefore() - piece.start - piece.columns;
   Value count = binary("stablehlo.subtract", binary("stablehlo.multiply", ring.place, number(own)),
                        number(later));
-  columns.exist = compare(hlo::ComparisonDirection::GT, count, number(0));
+  columns.exist = ofExamples(compare(hlo::ComparisonDirection::GT, count, number(0)));
   if (numHops() > 1)
-    columns.count = binary("stablehlo.minimum", count, number(piece.columns));
+    columns.count = ofExamples(binary("stablehlo.minimum", count, number(piece.columns)));
   Values found = attend(seeing, columns, piece.isReversed);
   int64_t others = own - piece.rows;
   if (!call.isBackward) {
@@ -763,7 +895,7 @@ SmallVector<Value> RingWriter::attendPiece(const Rows &rows, Value keys, Value v
 SmallVector<Value> RingWriter::forwardOfWindow(ValueRange given, TypeRange types) {
   Rows rows = begin(given, types);
   Value keys = before(parts[1]), values = before(parts[2]);
-  Values sums = begun(attend(rows, {parts[1], parts[2], rows.tokens, {}, {}}, true));
+  Values sums = begun(attend(rows, {parts[1], parts[2], rows.tokens}, true));
   for (const Piece &piece : pieces())
     sums = merged(sums, attendPiece(rows, keys, values, piece));
   return finished(sums);
@@ -772,7 +904,7 @@ SmallVector<Value> RingWriter::forwardOfWindow(ValueRange given, TypeRange types
 SmallVector<Value> RingWriter::backwardOfWindow(ValueRange given, TypeRange types) {
   Rows rows = begin(given, types);
   Value keys = before(parts[1]), values = before(parts[2]);
-  Values sums = attend(rows, {parts[1], parts[2], rows.tokens, {}, {}}, true);
+  Values sums = attend(rows, {parts[1], parts[2], rows.tokens}, true);
   Values ofOthers(2);
   for (const Piece &piece : pieces()) {
     Values found = attendPiece(rows, keys, values, piece);

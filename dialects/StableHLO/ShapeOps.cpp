@@ -189,7 +189,17 @@ OpFoldResult SliceOp::fold(FoldAdaptor) {
   bool whole = type == getType() && type.hasStaticShape() &&
                llvm::equal(getLimitIndices(), type.getShape()) &&
                llvm::all_of(getStrides(), [](int64_t stride) { return stride == 1; });
-  return whole ? OpFoldResult(getOperand()) : OpFoldResult();
+  if (whole)
+    return getOperand();
+  // What was padded.
+  auto pad = getOperand().getDefiningOp<PadOp>();
+  if (!pad || pad.getOperand().getType() != getType() ||
+      !llvm::equal(getStartIndices(), pad.getEdgePaddingLow()) ||
+      llvm::any_of(getStrides(), [](int64_t stride) { return stride != 1; }) ||
+      llvm::any_of(pad.getEdgePaddingHigh(), [](int64_t high) { return high < 0; }) ||
+      llvm::any_of(pad.getInteriorPadding(), [](int64_t size) { return size != 0; }))
+    return {};
+  return pad.getOperand();
 }
 
 LogicalResult DynamicSliceOp::verify() {

@@ -369,6 +369,23 @@ def expanded(eqn: Any, operands: Sequence[Any]) -> list[Any]:
     return list(tree.leaves(op.expand(*tree.unflatten(op.in_tree, operands))))
 
 
+def attention_lowering(eqn: Any) -> Callable[..., Sequence[Any]] | None:
+    """How JAX writes cuDNN's fused attention, or its gradient, into the module of a lowering: a
+    function of the lowering's context and of the equation's operands there. Nothing where JAX has
+    it elsewhere."""
+    try:
+        module: Any = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+        part = "bwd" if "_bwd" in eqn.primitive.name else "fwd"
+        lower = getattr(module, f"_dot_product_attention_{part}_cuda_lowering")
+    except (ImportError, AttributeError):
+        return None
+    known = inspect.signature(lower).parameters
+    given: dict[str, Any] = {name: None for name in known if name.startswith("score_mod_")}
+    given.pop("score_mod_args", None)
+    given |= {name: value for name, value in eqn.params.items() if name in known}
+    return partial(lower, **given)
+
+
 def is_interpreted(eqn: Any) -> bool:
     """Whether it is a kernel of Pallas that JAX runs by other ops (`interpret=True`)."""
     return eqn.primitive.name == "pallas_call" and eqn.params.get("interpret") is True

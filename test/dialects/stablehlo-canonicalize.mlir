@@ -65,3 +65,16 @@ func.func private @callee(%a: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.sine %a : tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// What was padded is cut out again.
+// CHECK-LABEL: func.func @slice_of_pad
+// CHECK-SAME: (%[[X:.*]]: tensor<2x3xf32>
+// CHECK:     %[[PAD:.*]] = stablehlo.pad
+// CHECK:     %[[OTHER:.*]] = stablehlo.slice %[[PAD]]
+// CHECK:     return %[[X]], %[[OTHER]]
+func.func @slice_of_pad(%x: tensor<2x3xf32>, %zero: tensor<f32>) -> (tensor<2x3xf32>, tensor<2x3xf32>) {
+  %0 = stablehlo.pad %x, %zero, low = [0, 1], high = [2, 0], interior = [0, 0] : (tensor<2x3xf32>, tensor<f32>) -> tensor<4x4xf32>
+  %1 = stablehlo.slice %0 [0:2, 1:4] : (tensor<4x4xf32>) -> tensor<2x3xf32>
+  %2 = stablehlo.slice %0 [1:3, 1:4] : (tensor<4x4xf32>) -> tensor<2x3xf32>
+  return %1, %2 : tensor<2x3xf32>, tensor<2x3xf32>
+}

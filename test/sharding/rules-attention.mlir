@@ -15,6 +15,13 @@ func.func @bias_and_lengths(%q: tensor<4x16x8x2xbf16>, %k: tensor<4x16x4x2xbf16>
   return %0#0 : tensor<4x8x16x2xbf16>
 }
 
+// Packed sequences of each example.
+func.func @own_sequences(%q: tensor<2x16x2x8xbf16>, %k: tensor<2x16x1x8xbf16>, %lengths: tensor<2x3xi32>, %offsets: tensor<2x4xi32>) -> (tensor<2x2x16x8xbf16>, tensor<2x2x16xf32>) {
+  // expected-remark @below {{([a, d.e, c, -], [a, d.e, b, -], [a, d.e, b, -], [a, -], [a, -], [a, -], [a, -]) -> [a, c, d.e, -], [a, c, d.e], [-] {a = 2, b = 1, c = 2 sequential, d = 8 ring, e = 2 sequential} heavy}}
+  %0:3 = stablehlo.custom_call @__cudnn$fmhaSoftmax(%q, %k, %k, %lengths, %lengths, %offsets, %offsets) {api_version = 2 : i32, backend_config = "{\22operation_queue_id\22: \220\22, \22cudnn_fmha_backend_config\22: {\22fmha_scale\22: 0.5, \22intermediate_tensor_shape\22: {\22element_type\22: \22BF16\22, \22dimensions\22: [\222\22, \222\22, \2216\22, \2216\22]}, \22mask_type\22: \22PADDING_CAUSAL\22, \22bmm1_dot_dimension_numbers\22: {\22lhs_batch_dimensions\22: [\220\22, \222\22]}, \22dropout_rate\22: 0.0, \22sliding_window_length\22: 0, \22max_seg_per_batch\22: 3, \22is_paged_attention\22: false, \22own_sequences\22: true}}"} : (tensor<2x16x2x8xbf16>, tensor<2x16x1x8xbf16>, tensor<2x16x1x8xbf16>, tensor<2x3xi32>, tensor<2x3xi32>, tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x2x16x8xbf16>, tensor<2x2x16xf32>, tensor<0xui8>)
+  return %0#0, %0#1 : tensor<2x2x16x8xbf16>, tensor<2x2x16xf32>
+}
+
 // Masks of dropout are drawn by place: the kernel stays whole.
 func.func @dropout(%q: tensor<4x16x8x2xbf16>, %k: tensor<4x16x4x2xbf16>, %v: tensor<4x16x4x2xbf16>) -> tensor<4x8x16x2xbf16> {
   // expected-remark @below {{([a, -, b.c, -], [a, -, b, -], [a, -, b, -]) -> [a, b.c, -, -], [a, b.c, -], [-] {a = 4 sequential, b = 4 sequential, c = 2 sequential} heavy}}

@@ -17,6 +17,7 @@ namespace hlo = mlir::stablehlo;
 static constexpr llvm::StringLiteral kConfig = "cudnn_fmha_backend_config";
 static constexpr llvm::StringLiteral kAttributes = "mhlo.backend_config";
 static constexpr llvm::StringLiteral kOwnLengths = "alpa.own_lengths";
+static constexpr llvm::StringLiteral kOwnSequences = "own_sequences";
 
 static std::optional<llvm::json::Value> configOf(hlo::CustomCallOp op) {
   auto text = dyn_cast_or_null<StringAttr>(op.getBackendConfigAttr());
@@ -216,6 +217,7 @@ std::optional<AttentionCall> AttentionCall::read(Operation *op) {
     call.queryOffsets = next++;
     call.keyOffsets = next++;
   }
+  call.hasOwnSequences = call.segments > 1 && config.getBoolean(kOwnSequences).value_or(false);
   int results = static_cast<int>(op->getNumResults());
   if (call.isBackward && results == 5)
     call.biasGradient = 3;
@@ -259,12 +261,12 @@ std::optional<AttentionCall> AttentionCall::read(Operation *op) {
 }
 
 /// Examples are parallel, and so are groups of heads that share their keys. Masks of
-/// dropout are drawn by place, offsets of packed sequences count from the first
-/// example, and the gradient of a bias for all examples or heads is their sum: there
+/// dropout are drawn by place, sequences that are numbered through all examples count from the
+/// first one, and the gradient of a bias for all examples or heads is their sum: there
 /// the kernel needs all of them. Lengths that are sums over the examples before need all examples.
 ShardingRule AttentionCall::rule() const {
   RuleBuilder builder(op);
-  bool isWhole = dropout > 0 || segments > 1;
+  bool isWhole = dropout > 0 || isNumbered();
   auto kindOf = [&](bool mustStay) {
     return isWhole || mustStay ? FactorKind::Sequential : FactorKind::Parallel;
   };
@@ -300,10 +302,10 @@ ShardingRule AttentionCall::rule() const {
   };
   if (bias >= 0)
     biasDims([&](int64_t dim, const DimFactors &factors) { operand(bias, dim, factors); });
-  for (int index : {queryLengths, keyLengths})
-    if (index >= 0 && segments == 1 && !hasSums)
+  for (int index : {queryLengths, keyLengths, queryOffsets, keyOffsets})
+    if (index >= 0 && !isNumbered() && !hasSums)
       operand(index, 0, {example});
-  if (statistics >= 0 && segments == 1) {
+  if (statistics >= 0 && !isNumbered()) {
     operand(statistics, 0, {example});
     operand(statistics, 1, queryHeads);
   }
@@ -335,7 +337,7 @@ ShardingRule AttentionCall::rule() const {
       biasDims([&](int64_t dim, const DimFactors &factors) {
         builder.result(static_cast<unsigned>(biasGradient), dim, factors);
       });
-  } else if (isTransformerEngine || (op->getNumResults() == 3 && segments == 1)) {
+  } else if (isTransformerEngine || (op->getNumResults() == 3 && !isNumbered())) {
     builder.result(1, 0, {example}).result(1, 1, queryHeads);
   }
   builder.rule.heavy = true;
@@ -346,11 +348,14 @@ ShardingRule AttentionCall::rule() const {
 /// split alike, and what masks them is known for each part.
 bool AttentionCall::mayRing() const {
   bool hasStatistics = isBackward ? statistics >= 0 : op->getNumResults() == 3;
-  if (isTransformerEngine || !hasStatistics || dropout > 0 || segments > 1 || tokens != keyTokens ||
+  if (isTransformerEngine || !hasStatistics || dropout > 0 || isNumbered() || tokens != keyTokens ||
       (isBalanced() && tokens % 2 != 0))
     return false;
   if (hasWindow())
     return isCausal && bias < 0 && queryLengths < 0;
+  if (segments > 1) // Then one sequence at most has queries on one device and keys on another.
+    return isCausal && bias < 0 && op->getOperand(queryLengths) == op->getOperand(keyLengths) &&
+           op->getOperand(queryOffsets) == op->getOperand(keyOffsets);
   if (bias < 0)
     return true;
   // A gradient for all examples would have terms of those that are too short for a part.
@@ -376,17 +381,35 @@ double AttentionCall::flops() const {
   return isBackward ? 3 * toScores + 2 * toValues : toScores + toValues;
 }
 
-void analysis::setMask(hlo::CustomCallOp custom, bool isCausal, bool isPadded, int64_t window) {
+/// Changes fields of the configuration.
+static void configure(hlo::CustomCallOp custom,
+                      llvm::function_ref<void(llvm::json::Object &)> change) {
   std::optional<llvm::json::Value> config = configOf(custom);
   if (!config)
     return;
-  llvm::json::Object &fields = *config->getAsObject()->getObject(kConfig);
-  fields["mask_type"] = isPadded   ? (isCausal ? "PADDING_CAUSAL" : "PADDING")
-                        : isCausal ? "CAUSAL"
-                                   : "NO_MASK";
-  fields["sliding_window_length"] = window;
+  change(*config->getAsObject()->getObject(kConfig));
   custom.setBackendConfigAttr(
       StringAttr::get(custom.getContext(), llvm::formatv("{0}", *config).str()));
+}
+
+void AttentionCall::setOwnSequences(hlo::CustomCallOp custom, bool holds) {
+  configure(custom, [&](llvm::json::Object &fields) {
+    if (holds)
+      fields[kOwnSequences] = true;
+    else
+      fields.erase(kOwnSequences);
+  });
+}
+
+void analysis::setMask(hlo::CustomCallOp custom, bool isCausal, bool isPadded, int64_t window,
+                       int64_t segments) {
+  configure(custom, [&](llvm::json::Object &fields) {
+    fields["mask_type"] = isPadded   ? (isCausal ? "PADDING_CAUSAL" : "PADDING")
+                          : isCausal ? "CAUSAL"
+                                     : "NO_MASK";
+    fields["sliding_window_length"] = window;
+    fields["max_seg_per_batch"] = segments;
+  });
 }
 
 void analysis::fitAttention(hlo::CustomCallOp custom) {
@@ -409,17 +432,15 @@ void analysis::fitAttention(hlo::CustomCallOp custom) {
     custom->setAttr(kAttributes, held.getDictionary(custom.getContext()));
     return;
   }
-  std::optional<llvm::json::Value> config = configOf(custom);
-  llvm::json::Object *shape =
-      config->getAsObject()->getObject(kConfig)->getObject("intermediate_tensor_shape");
-  if (!shape)
-    return;
-  llvm::json::Array sizes;
-  for (int64_t size : {call->batch, call->heads, call->tokens, call->keyTokens})
-    sizes.push_back(std::to_string(size));
-  (*shape)["dimensions"] = std::move(sizes);
-  custom.setBackendConfigAttr(
-      StringAttr::get(custom.getContext(), llvm::formatv("{0}", *config).str()));
+  configure(custom, [&](llvm::json::Object &fields) {
+    llvm::json::Object *shape = fields.getObject("intermediate_tensor_shape");
+    if (!shape)
+      return;
+    llvm::json::Array sizes;
+    for (int64_t size : {call->batch, call->heads, call->tokens, call->keyTokens})
+      sizes.push_back(std::to_string(size));
+    (*shape)["dimensions"] = std::move(sizes);
+  });
 }
 
 void AttentionCall::setOwnLengths(bool holds) {

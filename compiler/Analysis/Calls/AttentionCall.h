@@ -29,7 +29,12 @@ namespace alpa::analysis {
 ///             gradient, lengths, others -> gradients of query, key, value, bias and softmax
 ///             offset?, workspace
 ///
-/// The statistics are the logarithms of the sums of exponentials, one for each row.
+/// The statistics are the logarithms of the sums of exponentials, one for each row. cuDNN's of
+/// packed sequences are [batch * sequences, heads, tokens], each from its sequence's first token
+/// on, and lengths and offsets are numbered through all examples. With
+/// `own_sequences` in the configuration, until `alpa-expand-maps`, statistics are [batch, heads,
+/// tokens] like others and examples have lists of their own, lengths [batch, sequences] and offsets
+/// [batch, sequences + 1] in tokens, where a length of zero or less is no sequence.
 struct AttentionCall {
   mlir::stablehlo::CustomCallOp op;
   bool isBackward = false;
@@ -63,6 +68,10 @@ struct AttentionCall {
   /// Whether the lengths of Transformer Engine are those of each example, [batch], which is an
   /// attribute of the kernel's until `alpa-expand-maps` sums them.
   bool hasOwnLengths = false;
+  bool hasOwnSequences = false; // Of packed ones.
+  static void setOwnSequences(mlir::stablehlo::CustomCallOp call, bool holds);
+  /// Whether sequences are those of all examples.
+  bool isNumbered() const { return segments > 1 && !hasOwnSequences; }
   void setOwnLengths(bool holds);
 
   /// Of devices that have so many tokens each: the kernels that each of them calls forward, and the
@@ -84,7 +93,8 @@ struct AttentionCall {
 
 /// Sets what a query sees: whether the keys behind its own place, whether those within lengths
 /// only, and how many, 0 for all.
-void setMask(mlir::stablehlo::CustomCallOp call, bool isCausal, bool isPadded, int64_t window);
+void setMask(mlir::stablehlo::CustomCallOp call, bool isCausal, bool isPadded, int64_t window,
+             int64_t segments = 1);
 /// Sets what the configuration or the attributes repeat of the operands' shapes.
 void fitAttention(mlir::stablehlo::CustomCallOp call);
 

@@ -54,8 +54,8 @@ def is_shard_map(eqn: Any) -> bool:
 
 
 def holds(jaxpr: Any) -> bool:
-    """Whether a jaxpr holds a `shard_map`, values of explicit sharding types, or a kernel of many
-    examples that is to be called for each."""
+    """Whether a jaxpr holds a `shard_map`, values of explicit sharding types, or a kernel that
+    numbers the sequences of many examples."""
     return any(
         is_shard_map(eqn)
         or _has_explicit(eqn)
@@ -173,7 +173,8 @@ class _Evaluator:
                 return [function(eqn, axes, *operands)]
         if packed_attention.is_packed(eqn):
             with _at(eqn), _no_mesh():
-                return packed_attention.by_example(eqn, operands)
+                by = packed_attention.by_example if self._sizes else packed_attention.with_own_lists
+                return by(eqn, operands)
         if self._sizes and jax_internals.is_interpreted(eqn):
             # Maps of its blocks know the mesh that it was traced under.
             with _at(eqn):

@@ -338,6 +338,21 @@ def test_keys_go_round_where_tokens_are_split(style, ring):
     assert_equal_update(split(state, batch), expected, state, tolerance)
 
 
+@pytest.mark.parametrize("ring", ["collectives", "three axes", "two stages"])
+@pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
+def test_packed_sequences_go_round_in_parts(ring):
+    """A sequence over all devices, one that begins in the midst of a device, padding, none."""
+    rows, key_heads, method = RINGS[ring]
+    step, state, batch = packed_step("cudnn", key_heads, True)
+    plain, _, _ = packed_step("xla", key_heads, True)
+    for first in (0, 1, 3):
+        rows_of = [(first + i) % BATCH for i in range(rows)]
+        part = jax.tree.map(lambda x, rows_of=rows_of: x[jnp.array(rows_of)], batch)
+        split = alpa_mlir.parallelize(step, cluster=GPUS, method=method)
+        assert_equal_update(split(state, part), jax.jit(plain)(state, part), state)
+        assert any("collective_permute" in x for x in split.plan(state, part).plan.modules.values())
+
+
 @pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
 def test_masks_that_no_ring_knows_keep_tokens_whole():
     style = STYLES["window"] | {"bias": "examples"}
