@@ -2,10 +2,14 @@
 
     python benchmark/long_context.py                     # all rows
     python benchmark/long_context.py --tokens 262144 --devices 8
+    python benchmark/long_context.py --tokens 131072 --devices 64 --packed 64
+    python benchmark/long_context.py --tokens 131072 --devices 64 --window 4096
 
-A batch holds `--batch-tokens` tokens, at least one sequence. `ring` says that keys and values go
-round the devices. Run it where fewer devices are than it plans for: a process with as many has its
-steps lowered for them, and CPUs have no fused attention.
+A batch holds `--batch-tokens` tokens, at least one sequence. `tokens shared` says that keys and
+values go round the devices, or to those whose windows hold them. `--packed` sequences of any
+lengths lie in each example; what their masks spare is not counted. Run it where fewer devices are
+than it plans for: a process with as many has its steps lowered for them, and CPUs have no fused
+attention.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from alpa_runtime.plan.plan import parallelism_text
 from published_models import Transformer
 
 
-def llama_8b(tokens: int, layers: int) -> Transformer:
+def llama_8b(tokens: int, layers: int, window: int, packed: int) -> Transformer:
     return Transformer(
         family="llama",
         hidden=4096,
@@ -32,14 +36,16 @@ def llama_8b(tokens: int, layers: int) -> Transformer:
         dtype="bfloat16",
         remat="none",
         fused_attention=True,
+        window=window,
+        packed=packed,
     )
 
 
-def row(tokens: int, devices: int, batch_tokens: int, layers: int, remat: str) -> str:
-    model = llama_8b(tokens, layers)
-    rows = max(1, batch_tokens // tokens)
+def row(tokens: int, devices: int, options: argparse.Namespace) -> str:
+    model = llama_8b(tokens, options.layers, options.window, options.packed)
+    rows = max(1, options.batch_tokens // tokens)
     step, state, batch = model.training_step(rows)
-    method = AutoParallel(num_micro_batches=1, remat=remat, pipeline="intra-only")
+    method = AutoParallel(num_micro_batches=1, remat=options.remat, pipeline="intra-only")
     start = time.perf_counter()
     words = f"{tokens:>8} {devices:>4} {rows:>5}"
     try:
@@ -51,10 +57,10 @@ def row(tokens: int, devices: int, batch_tokens: int, layers: int, remat: str) -
     seconds = plan.predicted["step_seconds"]
     peak = max(stage.predicted["peak_bytes"] for stage in plan.stages)
     rate = rows * tokens / seconds / devices
-    rings = any("collective_permute" in text for text in plan.modules.values())
+    shared = any("collective_permute" in text for text in plan.modules.values())
     return (
         f"{words} {seconds:>9.3f} s {rate:>8.0f} tokens/s a device {peak / 2**30:>6.1f} GiB  "
-        f"{parallelism_text(plan)}{', ring' if rings else ''}"
+        f"{parallelism_text(plan)}{', tokens shared' if shared else ''}"
         f"  (planned in {time.perf_counter() - start:.1f} s)"
     )
 
@@ -65,14 +71,13 @@ def main() -> None:
     parser.add_argument("--devices", type=int, nargs="+", default=[8, 64])
     parser.add_argument("--batch-tokens", type=int, default=2**19)
     parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--window", type=int, default=0)
+    parser.add_argument("--packed", type=int, default=1)
     parser.add_argument("--remat", default="all", choices=["none", "all", "auto"])
     options = parser.parse_args()
     for devices in options.devices:
         for tokens in options.tokens:
-            print(
-                row(tokens, devices, options.batch_tokens, options.layers, options.remat),
-                flush=True,
-            )
+            print(row(tokens, devices, options), flush=True)
 
 
 if __name__ == "__main__":

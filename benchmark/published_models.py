@@ -39,6 +39,8 @@ class Transformer:
             products of matrices (`dots`), or all but the products beside attention and its
             result (`mlp`).
         fused_attention: one kernel computes attention; ALiBi's few slopes are left out.
+        window: tokens that a query sees of fused attention, itself the last; 0 for all.
+        packed: most sequences that are packed in one example of fused attention.
     """
 
     family: str
@@ -52,6 +54,8 @@ class Transformer:
     dtype: str
     remat: Remat
     fused_attention: bool = False
+    window: int = 0
+    packed: int = 1
 
     def _norm(self) -> Any:
         names = ("scale", "bias") if self.family == "gpt" else ("scale",)
@@ -80,13 +84,16 @@ class Transformer:
         return {**tree, "layers": [layer for _ in range(self.layers)]}
 
     def loss(self, p: Any, data: Any) -> Any:
-        """Mean cross entropy of `tokens` [batch, seq] against `targets` [batch, seq]."""
+        """Mean cross entropy of `tokens` [batch, seq] against `targets` [batch, seq], with the
+        `lengths` [batch, packed] of packed sequences."""
         x = _jnp.take(p["wte"], data["tokens"], axis=0)
         if self.family == "gpt":
             x = x + p["wpe"]
         for index, layer in enumerate(p["layers"]):
             x = layer_boundary(x) if index else x
-            x = _run_layer(self, self.remat == "alternate" and index % 2 == 0, layer, x)
+            x = _run_layer(
+                self, self.remat == "alternate" and index % 2 == 0, layer, x, data.get("lengths")
+            )
         head = p["head"] if self.family == "llama" else p["wte"].T
         return _mean_loss(_norm(p["ln_f"], x) @ head, data["targets"])
 
@@ -95,7 +102,10 @@ class Transformer:
         ids = _jax.ShapeDtypeStruct((batch_size, self.seq), _jnp.int32)
         dtype = _jnp.dtype(self.dtype)
         state = mixed_state(self.weights(), adam_slots, dtype)
-        return mixed_step(self.loss, adam, dtype), state, {"tokens": ids, "targets": ids}
+        batch = {"tokens": ids, "targets": ids}
+        if self.packed > 1:
+            batch["lengths"] = _jax.ShapeDtypeStruct((batch_size, self.packed), _jnp.int32)
+        return mixed_step(self.loss, adam, dtype), state, batch
 
     @property
     def parameters(self) -> int:
@@ -106,7 +116,7 @@ class Transformer:
 # The inner jit makes one function of the forward and one of the backward computation of a layer,
 # which all layers call; the outer one keeps JAX from tracing them for every layer.
 @partial(_jax.jit, static_argnums=(0, 1))
-def _run_layer(model: Transformer, again: bool, p: Any, x: Any) -> Any:
+def _run_layer(model: Transformer, again: bool, p: Any, x: Any, lengths: Any = None) -> Any:
     layer = partial(_layer, model)
     if model.remat == "full" or again:
         layer = _jax.checkpoint(layer)
@@ -114,14 +124,14 @@ def _run_layer(model: Transformer, again: bool, p: Any, x: Any) -> Any:
         layer = _jax.checkpoint(layer, policy=_policies.dots_with_no_batch_dims_saveable)
     elif model.remat == "mlp":
         layer = _jax.checkpoint(layer, policy=_policies.save_only_these_names(*_KEPT))
-    return layer(p, x)
+    return layer(p, x, lengths)
 
 
 _KEPT = ("qkv", "context", "out")
 
 
 @partial(_jax.jit, static_argnums=0)
-def _layer(model: Transformer, p: Any, x: Any) -> Any:
+def _layer(model: Transformer, p: Any, x: Any, lengths: Any = None) -> Any:
     batch, seq, hidden = x.shape
     size, queries = hidden // model.heads, model.heads // model.kv_heads
     # One product for queries, keys and values, whose heads lie beside each other.
@@ -133,7 +143,7 @@ def _layer(model: Transformer, p: Any, x: Any) -> Any:
     core = partial(_attention, model)
     if model.remat == "attention":
         core = _jax.checkpoint(core)
-    context = _named(core(q, k, v).reshape(batch, seq, hidden), "context")
+    context = _named(core(q, k, v, lengths).reshape(batch, seq, hidden), "context")
     x = x + _named(_dense(p["out"], context), "out")
     return x + _feed_forward(model, p, _norm(p["ln_2"], x))
 
@@ -156,18 +166,36 @@ def _swiglu(both: Any) -> Any:
     return _jax.nn.silu(both[..., 0]) * both[..., 1]
 
 
-def _attention(model: Transformer, q: Any, k: Any, v: Any) -> Any:
+def _attention(model: Transformer, q: Any, k: Any, v: Any, lengths: Any = None) -> Any:
     """Causal attention of queries [batch, seq, key heads, of each, size]."""
     seq, size = q.shape[1], q.shape[-1]
     if model.fused_attention:
         queries = q.reshape(*q.shape[:2], model.heads, size)
-        return _jax.nn.dot_product_attention(queries, k, v, is_causal=True, implementation="cudnn")
+        if lengths is not None:
+            return _packed_attention(queries, k, v, lengths)
+        window = (model.window - 1, 0) if model.window else None
+        return _jax.nn.dot_product_attention(
+            queries, k, v, is_causal=True, local_window_size=window, implementation="cudnn"
+        )
     scores = _jnp.einsum("bqhgd,bkhd->bhgqk", q, k).astype(F32) / size**0.5
     if model.family == "mpt":
         scores = scores + _jnp.arange(seq, dtype=F32)
     causal = _jnp.tril(_jnp.ones((seq, seq), bool))
     weights = _jax.nn.softmax(_jnp.where(causal, scores, -1e30)).astype(q.dtype)
     return _jnp.einsum("bhgqk,bkhd->bqhgd", weights, v)
+
+
+def _packed_attention(q: Any, k: Any, v: Any, lengths: Any) -> Any:
+    """Causal attention within sequences that lie one behind another."""
+    cudnn: Any = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+    ends = _jnp.cumsum(_jnp.maximum(lengths, 0), 1)
+    begins = _jnp.where(lengths > 0, ends - lengths, -1)
+    offsets = _jnp.pad(begins, ((0, 0), (0, 1)), constant_values=-1)
+    return cudnn.dot_product_attention(
+        *(q, k, v, None, None, lengths, lengths, offsets, offsets),
+        scale=q.shape[-1] ** -0.5,
+        mask_type=cudnn.MaskType.PADDING_CAUSAL,
+    )
 
 
 def _rotate(x: Any) -> Any:

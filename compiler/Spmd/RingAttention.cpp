@@ -167,6 +167,8 @@ private:
   /// The same for queries of packed sequences and keys that are all before them.
   Values attendSequence(const Rows &rows, const Columns &columns);
   std::pair<Value, Value> sequences();
+  /// Where the sequence of a token of each example begins and ends; zeros if it has none.
+  std::pair<Value, Value> holderOf(Value token);
   /// Of the sequences' parts that some tokens are.
   struct Lists {
     Value lengths, offsets;
@@ -216,6 +218,12 @@ private:
   /// For each of them, the farthest first: who sends to whom, and the columns.
   void forHops(llvm::function_ref<void(const Ring::Pairs &, int64_t, int64_t)> hop);
   Value before(Value value);
+  /// How many of its queries, the first ones, see any of its columns, and how many of these, the
+  /// last ones: [examples]. Nothing where all queries do.
+  struct Counts {
+    Value rows, columns;
+  };
+  Counts countsOf(const Piece &piece);
   Values attendPiece(const Rows &rows, Value keys, Value values, const Piece &piece);
   /// The output and the statistics.
   Values finished(Values sums);
@@ -395,6 +403,8 @@ Value RingWriter::rowsSeen(const Rows &rows, const Columns &columns, bool isCaus
   };
   if (rows.count)
     seen = both(seen, isFirst(rows.count));
+  else if (columns.count)
+    return seen;
   else if (call.segments > 1)
     seen = ops().broadcast(tokensInSequences(rows.tokens), shape, {0, 2});
   else if (call.queryLengths >= 0)
@@ -457,7 +467,7 @@ SmallVector<Value> RingWriter::kernel(const Rows &rows, const Columns &columns, 
       return binary("stablehlo.maximum", count, number(1, typeOf(count).getShape()));
     };
     auto lengths = [&](Value count, int operand, const Tokens &tokens) {
-      bool isGiven = call.queryLengths >= 0 && call.segments == 1;
+      bool isGiven = call.queryLengths >= 0 && call.segments == 1 && !columns.count;
       operands.push_back(atLeastOne(count     ? count
                                     : isGiven ? lengthsIn(operand, tokens)
                                               : ofExamples(number(numTokens(tokens)))));
@@ -544,6 +554,18 @@ Value RingWriter::within(Value value, int64_t least, int64_t most) {
   return binary("stablehlo.minimum", value, number(most, shape));
 }
 
+std::pair<Value, Value> RingWriter::holderOf(Value token) {
+  auto [begins, ends] = sequences();
+  ArrayRef<int64_t> shape = typeOf(begins).getShape();
+  Value place = ops().broadcast(token, shape, {0});
+  Value holds = both(compare(hlo::ComparisonDirection::LE, begins, place),
+                     compare(hlo::ComparisonDirection::GT, ends, place));
+  auto ofHolder = [&](Value value) {
+    return ops().reduce(select(holds, value, number(0, shape)), {1}, analysis::Reducer::Sum);
+  };
+  return {ofHolder(begins), ofHolder(ends)};
+}
+
 RingWriter::Lists RingWriter::listsOf(const Tokens &tokens) {
   auto [begins, ends] = sequences();
   SmallVector<int64_t> shape(typeOf(begins).getShape());
@@ -578,26 +600,18 @@ Value RingWriter::tokensInSequences(const Tokens &tokens) {
 /// the keys are. Its queries are the first ones of the run, its keys the last ones of those. Where
 /// a late run has some, so have all queries of the run before.
 SmallVector<Value> RingWriter::attendSequence(const Rows &rows, const Columns &columns) {
-  auto [begins, ends] = sequences();
-  SmallVector<int64_t> shape(typeOf(begins).getShape()), one{shape[0]};
+  SmallVector<int64_t> one{cast<RankedTensorType>(locals[0]).getDimSize(0)};
   Rows queries = rows;
   Columns keys{reversed(columns.key, dim), reversed(columns.value, dim), columns.tokens};
   for (const Run &run : rows.tokens) {
-    Value first = ops().broadcast(run.start, shape, {});
-    Value holds = both(compare(hlo::ComparisonDirection::LE, begins, first),
-                       compare(hlo::ComparisonDirection::GT, ends, first));
-    auto ofHolder = [&](Value value) {
-      return ops().reduce(select(holds, value, number(0, shape)), {1}, analysis::Reducer::Sum);
-    };
-    // Without a holder both are zero: no queries.
-    Value begin = ofHolder(begins), end = ofHolder(ends), seen;
+    Value first = ops().broadcast(run.start, one, {}), seen;
+    auto [begin, end] = holderOf(first);
     for (const Run &column : columns.tokens) {
       Value behind = ops().broadcast(add(column.start, number(column.size)), one, {});
       Value some = within(binary("stablehlo.subtract", behind, begin), 0, column.size);
       seen = seen ? add(seen, some) : some;
     }
-    Value place = ops().broadcast(run.start, one, {});
-    Value own = within(binary("stablehlo.subtract", end, place), 0, run.size);
+    Value own = within(binary("stablehlo.subtract", end, first), 0, run.size);
     Value none = number(0, one);
     Value meets = both(compare(hlo::ComparisonDirection::GT, own, none),
                        compare(hlo::ComparisonDirection::GT, seen, none));
@@ -851,42 +865,76 @@ Value RingWriter::before(Value value) {
   return found;
 }
 
+RingWriter::Counts RingWriter::countsOf(const Piece &piece) {
+  SmallVector<int64_t> one{cast<RankedTensorType>(locals[0]).getDimSize(0)};
+  int64_t later = numBefore() - piece.start - piece.columns;
+  Value first = ofExamples(
+      binary("stablehlo.multiply", ring.place, number(typeOf(parts[0]).getDimSize(dim))));
+  Value behind = binary("stablehlo.subtract", first, number(later, one)), end, begin;
+  if (call.queryLengths < 0)
+    return {Value(), within(behind, 0, piece.columns)};
+  if (call.segments > 1) {
+    std::tie(begin, end) = holderOf(first);
+    behind = binary("stablehlo.subtract", behind, begin);
+  } else {
+    end = convert(parts[call.queryLengths], builder.getI32Type());
+  }
+  Value own = within(binary("stablehlo.subtract", end, first), 0, piece.rows),
+        none = number(0, one);
+  Value isSome = compare(hlo::ComparisonDirection::GT, own, none);
+  return {own, select(isSome, within(behind, 0, piece.columns), none)};
+}
+
 SmallVector<Value> RingWriter::attendPiece(const Rows &rows, Value keys, Value values,
                                            const Piece &piece) {
+  Counts counts = countsOf(piece);
+  Value own = counts.rows, count = counts.columns;
+  // In reverse the queries that count would be the last ones: others are zero then.
   auto ofRows = [&](Value value, int64_t dim) {
     if (!value)
       return value;
     Value found = slice(value, dim, 0, piece.rows);
-    return piece.isReversed ? reversed(found, dim) : found;
+    if (!piece.isReversed)
+      return found;
+    if (own && call.isBackward) {
+      Value isOwn = ops().broadcast(firstOf(own, piece.rows), typeOf(found).getShape(), {0, dim});
+      found = select(isOwn, found, filled(typeOf(found), 0));
+    }
+    return reversed(found, dim);
   };
   Rows seeing{ofRows(rows.query, dim),
               ofRows(rows.statistics, 2),
               ofRows(rows.gradient, dim),
               ofRows(rows.output, dim),
               {},
-              {{{}, piece.rows}}};
-  // The first devices lack the earliest columns, which in reverse are the last.
-  bool turns = piece.isReversed || numHops() > 1;
+              {{{}, piece.rows}},
+              piece.isReversed ? Value() : own};
+  // The first devices, and sequences that begin here, lack the earliest columns, which in reverse
+  // are the last.
+  bool isWhole = numHops() == 1 && !own, turns = piece.isReversed || !isWhole;
   auto ofColumns = [&](Value value) {
     Value found = slice(value, dim, piece.start, piece.columns);
     return turns ? reversed(found, dim) : found;
   };
-  int64_t own = typeOf(rows.query).getDimSize(dim);
   Columns columns{ofColumns(keys), ofColumns(values), {{{}, piece.columns}}};
-  int64_t later = numBefore() - piece.start - piece.columns;
-  Value count = binary("stablehlo.subtract", binary("stablehlo.multiply", ring.place, number(own)),
-                       number(later));
-  columns.exist = ofExamples(compare(hlo::ComparisonDirection::GT, count, number(0)));
-  if (numHops() > 1)
-    columns.count = ofExamples(binary("stablehlo.minimum", count, number(piece.columns)));
+  columns.exist = compare(hlo::ComparisonDirection::GT, count, number(0, typeOf(count).getShape()));
+  if (!isWhole)
+    columns.count = count;
   Values found = attend(seeing, columns, piece.isReversed);
-  int64_t others = own - piece.rows;
+  auto inOrder = [&](Value value, double otherwise) {
+    if (piece.isReversed)
+      value = reversed(value, 2);
+    if (piece.isReversed && own) {
+      Value isOwn = ops().broadcast(firstOf(own, piece.rows), typeOf(value).getShape(), {0, 2});
+      value = select(isOwn, value, filled(typeOf(value), otherwise));
+    }
+    return padded(value, 2, 0, typeOf(rows.query).getDimSize(dim) - piece.rows, otherwise);
+  };
+  found[0] = inOrder(found[0], 0);
   if (!call.isBackward) {
-    for (auto [each, otherwise] : {std::pair(&found[0], 0.0), {&found[1], kNothing}})
-      *each = padded(piece.isReversed ? reversed(*each, 2) : *each, 2, 0, others, otherwise);
+    found[1] = inOrder(found[1], kNothing);
     return found;
   }
-  found[0] = padded(piece.isReversed ? reversed(found[0], 2) : found[0], 2, 0, others);
   for (Value &each : MutableArrayRef(found).drop_front())
     each = turns ? reversed(each, 2) : each;
   return found;

@@ -351,11 +351,12 @@ bool AttentionCall::mayRing() const {
   if (isTransformerEngine || !hasStatistics || dropout > 0 || isNumbered() || tokens != keyTokens ||
       (isBalanced() && tokens % 2 != 0))
     return false;
-  if (hasWindow())
-    return isCausal && bias < 0 && queryLengths < 0;
-  if (segments > 1) // Then one sequence at most has queries on one device and keys on another.
-    return isCausal && bias < 0 && op->getOperand(queryLengths) == op->getOperand(keyLengths) &&
-           op->getOperand(queryOffsets) == op->getOperand(keyOffsets);
+  // Then one sequence at most has queries on one device and keys on another.
+  bool isSelf = queryLengths < 0 ||
+                (op->getOperand(queryLengths) == op->getOperand(keyLengths) &&
+                 (queryOffsets < 0 || op->getOperand(queryOffsets) == op->getOperand(keyOffsets)));
+  if (hasWindow() || segments > 1)
+    return isCausal && bias < 0 && isSelf;
   if (bias < 0)
     return true;
   // A gradient for all examples would have terms of those that are too short for a part.

@@ -195,7 +195,7 @@ PACKED = np.array(
 )
 
 
-def packed_step(implementation, key_heads, is_causal, bias_of=None):
+def packed_step(implementation, key_heads, is_causal, bias_of=None, window=None):
     """Two layers of attention within packed sequences, and their SGD update."""
     lengths = jnp.asarray(PACKED, jnp.int32)
     begins = jnp.cumsum(jnp.maximum(lengths, 0), 1) - jnp.maximum(lengths, 0)
@@ -208,10 +208,13 @@ def packed_step(implementation, key_heads, is_causal, bias_of=None):
                 *(query, key, value, bias, None, lengths, lengths, offsets, offsets),
                 scale=FEATURES**-0.5,
                 mask_type=kind,
+                sliding_window_length=window,
             )
         place = jnp.arange(TOKENS)[:, None]
         inside = (place >= begins[:, None]) & (place < (begins + lengths)[:, None])
         seen = jnp.einsum("btm,bsm->bts", inside, inside)[:, None]
+        if window:
+            seen &= place - place.T < window
         return jax.nn.dot_product_attention(
             query, key, value, bias, seen, is_causal=is_causal, implementation="xla"
         )
@@ -308,6 +311,7 @@ RINGS = {
 RING_STYLES = STYLES | {
     "wide window": {"is_causal": True, "local_window_size": (8, 0)},
     "window of all": {"is_causal": True, "local_window_size": (15, 0)},
+    "padded window": {"is_causal": True, "lengths": True, "local_window_size": (5, 0)},
     "padded, all keys": {"lengths": True},
     "masked by a bias": {"bias": "masks"},
     "all masks": {"is_causal": True, "lengths": True, "bias": "masks"},
@@ -338,13 +342,22 @@ def test_keys_go_round_where_tokens_are_split(style, ring):
     assert_equal_update(split(state, batch), expected, state, tolerance)
 
 
-@pytest.mark.parametrize("ring", ["collectives", "three axes", "two stages"])
+@pytest.mark.parametrize(
+    ("ring", "window"),
+    [
+        ("collectives", None),
+        ("three axes", None),
+        ("two stages", None),
+        ("one axis", 4),
+        ("two stages", 6),
+    ],
+)
 @pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
-def test_packed_sequences_go_round_in_parts(ring):
+def test_packed_sequences_go_round_in_parts(ring, window):
     """A sequence over all devices, one that begins in the midst of a device, padding, none."""
     rows, key_heads, method = RINGS[ring]
-    step, state, batch = packed_step("cudnn", key_heads, True)
-    plain, _, _ = packed_step("xla", key_heads, True)
+    step, state, batch = packed_step("cudnn", key_heads, True, window=window)
+    plain, _, _ = packed_step("xla", key_heads, True, window=window)
     for first in (0, 1, 3):
         rows_of = [(first + i) % BATCH for i in range(rows)]
         part = jax.tree.map(lambda x, rows_of=rows_of: x[jnp.array(rows_of)], batch)
