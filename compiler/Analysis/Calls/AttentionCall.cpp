@@ -346,23 +346,39 @@ ShardingRule AttentionCall::rule() const {
 
 /// What the ring is written for: the kernel's statistics put parts together, queries and keys are
 /// split alike, and what masks them is known for each part.
-bool AttentionCall::mayRing() const {
+llvm::StringRef AttentionCall::whyTokensStay() const {
   bool hasStatistics = isBackward ? statistics >= 0 : op->getNumResults() == 3;
-  if (isTransformerEngine || !hasStatistics || dropout > 0 || isNumbered() || tokens != keyTokens ||
-      (isBalanced() && tokens % 2 != 0))
-    return false;
+  if (isTransformerEngine)
+    return "calls of Transformer Engine are not looked into so far";
+  if (!hasStatistics)
+    return "without statistics parts cannot be put together";
+  if (dropout > 0)
+    return "dropout draws its bits by an element's place in the call";
+  if (isNumbered())
+    return "packed sequences are numbered through all examples";
+  if (tokens != keyTokens)
+    return "there are other keys than queries";
+  if (isBalanced() && tokens % 2 != 0)
+    return "an odd number of tokens has no halves";
   // Then one sequence at most has queries on one device and keys on another.
   bool isSelf = queryLengths < 0 ||
                 (op->getOperand(queryLengths) == op->getOperand(keyLengths) &&
                  (queryOffsets < 0 || op->getOperand(queryOffsets) == op->getOperand(keyOffsets)));
-  if (hasWindow() || segments > 1)
-    return isCausal && bias < 0 && isSelf;
+  if (hasWindow() || segments > 1) {
+    if (!isCausal)
+      return "packed sequences or a window without a causal mask";
+    if (bias >= 0)
+      return "a bias together with packed sequences or a window";
+    return isSelf ? "" : "queries have other lengths than keys";
+  }
   if (bias < 0)
-    return true;
-  // A gradient for all examples would have terms of those that are too short for a part.
+    return "";
   llvm::ArrayRef<int64_t> shape = shapeOf(op->getOperand(bias));
+  if (shape[2] != tokens || shape[3] != keyTokens)
+    return "the bias is not for each query and key";
+  // It would have terms of examples that are too short for a part.
   bool isShared = biasGradient >= 0 && shape[0] != batch && queryLengths >= 0;
-  return shape[2] == tokens && shape[3] == keyTokens && !isShared;
+  return isShared ? "lengths together with the gradient of a bias for all examples" : "";
 }
 
 double AttentionCall::flops() const {

@@ -82,7 +82,9 @@ struct AttentionCall {
   ShardingRule rule() const;
   /// Whether devices can share the tokens of queries and keys: in a ring, or with the keys of a
   /// window from devices before.
-  bool mayRing() const;
+  bool mayRing() const { return whyTokensStay().empty(); }
+  /// What is against it; empty if nothing is.
+  llvm::StringRef whyTokensStay() const;
   /// Whether the window leaves out anything.
   bool hasWindow() const { return window > 0 && window < tokens; }
   /// Whether devices that share tokens take an early and a late half each, to have as much to do.

@@ -324,6 +324,8 @@ void Explainer::addOps() {
       row.parts = shares;
       explanation.repeatedPicoseconds +=
           row.computePicoseconds - row.computePicoseconds * shares / numDevices;
+      if (info.attention)
+        row.wholeTokens = info.attention->whyTokensStay().str();
     }
     row.line = lineOf(info.op);
     if (auto call = llvm::dyn_cast<stablehlo::CustomCallOp>(info.op)) {
@@ -820,6 +822,8 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
       fields.push_back(named("target", text(row.target)));
     if (row.mayHaveRule)
       fields.push_back(named("may_have_rule", builder.getBoolAttr(true)));
+    if (!row.wholeTokens.empty())
+      fields.push_back(named("whole_tokens", text(row.wholeTokens)));
     if (row.layer)
       fields.push_back(named("layer", number(*row.layer)));
     if (row.decision >= 0)

@@ -32,6 +32,7 @@ struct ExplainedOp {
   std::string line;         // "model.py:12", if known.
   std::string target;       // Of a call.
   bool mayHaveRule = false; // A rule could split the call.
+  std::string wholeTokens;  // Of attention that devices compute alike: why they share no tokens.
 };
 
 /// A node of the problem.

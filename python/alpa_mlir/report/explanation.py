@@ -161,7 +161,7 @@ def _whole_lines(rows: list[Row], stage_seconds: float) -> list[str]:
             lost = sum(map(_whole_seconds, some))
             lines.append(f"{title}, {len(some)}: {_time(lost)} more than if devices shared them")
             lines += _whole_places(some, stage_seconds)
-    return lines
+    return lines + _whole_tokens_lines(whole)
 
 
 def _whole_seconds(row: Row) -> float:
@@ -229,7 +229,13 @@ def _repeated_lines(rows: list[Row], seconds: float) -> list[str]:
         words = [op, f"at {line}" * bool(line), f"in {parts} parts"]
         times = f", {len(each)} times" if len(each) > 1 else ""
         lines.append(f"  {_time(sum(each)):>12}  {' '.join(filter(None, words))}{times}")
-    return lines
+    return lines + _whole_tokens_lines([row for row in rows if row.get("parts", 1) > 1])
+
+
+def _whole_tokens_lines(rows: list[Row]) -> list[str]:
+    """Why devices that compute attention alike do not share its tokens; each reason once."""
+    reasons = dict.fromkeys(row["whole_tokens"] for row in rows if "whole_tokens" in row)
+    return [f"  attention keeps its tokens whole: {reason}" for reason in reasons]
 
 
 def _describe(row: Row) -> str:

@@ -375,6 +375,8 @@ def test_masks_that_no_ring_knows_keep_tokens_whole():
     method = ShardParallel(mesh_shape=(1, 8))
     split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=method)
     assert not any("collective_permute" in text for text in split.plan.modules.values())
+    why = {op.get("whole_tokens") for op in split.plan.explanation(0)["ops"]} - {None}
+    assert why == {"a bias together with packed sequences or a window"}
     assert_equal_update(split(state, batch), jax.jit(plain)(state, batch), state)
 
 
