@@ -1,6 +1,8 @@
-//===- HostMemory.cpp - state that lies in the host's memory --------------===//
+//===- HostMemory.cpp - what lies in the host's memory --------------------===//
 
 #include "compiler/Analysis/HostMemory.h"
+
+#include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/Operation.h"
@@ -18,6 +20,10 @@ static int64_t numElements(Value value) {
   return type && type.hasStaticShape() ? type.getNumElements() : 1;
 }
 
+static void forEachRead(Operation *op, llvm::function_ref<void(Value)> callback) {
+  op->walk([&](Operation *inner) { llvm::for_each(inner->getOperands(), callback); });
+}
+
 namespace {
 
 /// Of which host arguments a value is made: at all, and element by element.
@@ -31,9 +37,6 @@ std::vector<HostPiece> analysis::findHostPieces(llvm::ArrayRef<Operation *> ops,
                                                 llvm::function_ref<bool(Value)> isHostArgument,
                                                 llvm::ArrayRef<Value> hostResults) {
   llvm::MapVector<Value, std::pair<unsigned, unsigned>> arguments; // First and last reader.
-  auto forEachRead = [](Operation *op, llvm::function_ref<void(Value)> callback) {
-    op->walk([&](Operation *inner) { llvm::for_each(inner->getOperands(), callback); });
-  };
   for (auto [place, op] : llvm::enumerate(ops))
     forEachRead(op, [&, place = unsigned(place)](Value read) {
       if (isHostArgument(read))
@@ -103,5 +106,71 @@ std::vector<HostPiece> analysis::findHostPieces(llvm::ArrayRef<Operation *> ops,
     piece.results.push_back(result);
     piece.last = std::max(piece.last, madeAt.lookup(result));
   }
+  return pieces;
+}
+
+static bool isOfPhase(Operation *op, llvm::StringRef phase) {
+  auto attribute = op->getAttrOfType<StringAttr>(attr::phase);
+  return attribute && attribute.getValue() == phase;
+}
+
+bool analysis::isHostActivation(Value value, llvm::function_ref<bool(Operation *)> isInStage) {
+  if (!isOffloaded(value))
+    return false;
+  Operation *source = value.getDefiningOp();
+  bool isKept = false;
+  auto isOfMicroBatch = [&](Operation *user) {
+    user = source->getBlock()->findAncestorOpInBlock(*user);
+    bool isBackward = user && isOfPhase(user, "backward");
+    isKept |= isBackward;
+    return user && isInStage(user) && (isBackward || isOfPhase(user, "forward"));
+  };
+  return isOfPhase(source, "forward") && isInStage(source) &&
+         llvm::all_of(value.getUsers(), isOfMicroBatch) && isKept;
+}
+
+Operation *analysis::firstBackwardReader(Value activation) {
+  Operation *first = nullptr;
+  for (Operation *user : activation.getUsers()) {
+    user = activation.getParentBlock()->findAncestorOpInBlock(*user);
+    if (user && isOfPhase(user, "backward") && (!first || user->isBeforeInBlock(first)))
+      first = user;
+  }
+  return first;
+}
+
+std::vector<HostActivations>
+analysis::findHostActivations(llvm::ArrayRef<Operation *> ops,
+                              llvm::function_ref<int64_t(Value)> pieceOf) {
+  std::vector<HostActivations> pieces;
+  llvm::DenseMap<int64_t, unsigned> indexOf;
+  // The last piece on which a value depends, counted from 1.
+  llvm::DenseMap<Value, unsigned> dependsOn;
+  llvm::DenseMap<Value, unsigned> lastRead;
+  for (auto [place, op] : llvm::enumerate(ops)) {
+    unsigned latest = 0;
+    forEachRead(op, [&, place = unsigned(place)](Value read) {
+      lastRead[read] = place;
+      auto [known, isNew] = dependsOn.try_emplace(read, 0);
+      if (int64_t number = isNew ? pieceOf(read) : -1; number >= 0) {
+        auto [it, opens] = indexOf.try_emplace(number, pieces.size());
+        if (opens)
+          pieces.push_back({{}, place, {}});
+        pieces[it->second].values.push_back(read);
+        known->second = it->second + 1;
+      }
+      latest = std::max(latest, known->second);
+    });
+    for (Value result : op->getResults())
+      dependsOn[result] = latest;
+  }
+  for (unsigned index = 2; index < pieces.size(); ++index)
+    for (unsigned place = pieces[index - 2].first; place < pieces[index - 1].first; ++place)
+      for (Value result : ops[place]->getResults()) {
+        auto read = lastRead.find(result);
+        bool leaves = read == lastRead.end() || read->second >= pieces[index - 1].first;
+        if (leaves && !result.use_empty() && dependsOn.lookup(result) == index - 1)
+          pieces[index].awaited.push_back(result);
+      }
   return pieces;
 }

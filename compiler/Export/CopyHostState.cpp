@@ -84,37 +84,60 @@ private:
     SmallVector<Operation *> ops;
     for (Operation &op : body.without_terminator())
       ops.push_back(&op);
-    std::vector<analysis::HostPiece> pieces =
-        analysis::findHostPieces(ops, isHostArgument, results);
+    auto pieceOf = [&](Value value) -> int64_t {
+      auto argument = dyn_cast<BlockArgument>(value);
+      auto layer =
+          argument && argument.getOwner() == &body
+              ? function.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), attr::layer)
+              : IntegerAttr();
+      return layer && isHostArgument(value) ? layer.getInt() : -1;
+    };
+    auto isHostState = [&](Value value) { return isHostArgument(value) && pieceOf(value) < 0; };
+    std::vector<analysis::HostPiece> pieces = analysis::findHostPieces(ops, isHostState, results);
+    std::vector<analysis::HostActivations> activations =
+        analysis::findHostActivations(ops, pieceOf);
     OpBuilder builder = OpBuilder::atBlockBegin(&body);
     for (auto [index, piece] : llvm::enumerate(pieces)) {
-      SmallVector<Value> sources(piece.arguments);
       constexpr size_t kDistance = 2;
-      if (index >= kDistance && !pieces[index - kDistance].results.empty()) {
-        llvm::append_range(sources, pieces[index - kDistance].results);
-        OperationState state(sources.front().getLoc(),
-                             stablehlo::OptimizationBarrierOp::getOperationName(), sources,
-                             ValueRange(sources).getTypes());
-        Operation *barrier = builder.create(state);
-        sources.assign(barrier->result_begin(), barrier->result_end());
-      }
-      for (auto [argument, source] : llvm::zip(piece.arguments, sources)) {
-        Operation *waiting = source.getDefiningOp(); // A barrier, or nothing.
-        Value copy = copyTo(builder, source, kDevice);
-        argument.replaceUsesWithIf(copy, [&](OpOperand &use) {
-          return use.getOwner() != copy.getDefiningOp() && use.getOwner() != end &&
-                 use.getOwner() != waiting;
-        });
-        ++numCopies;
-      }
+      ArrayRef<Value> awaited;
+      if (index >= kDistance)
+        awaited = pieces[index - kDistance].results;
+      bring(builder, piece.arguments, awaited, end);
     }
+    for (const analysis::HostActivations &piece : activations)
+      bring(builder, piece.values, piece.awaited, end);
     builder.setInsertionPoint(end);
     for (OpOperand *operand : returned) {
       operand->set(copyTo(builder, operand->get(), kHost));
       ++numCopies;
     }
-    if (!pieces.empty())
+    if (!pieces.empty() || !activations.empty())
       sortTopologically(&body);
+  }
+
+  /// Copies arguments to the device once these values are there; `end` hands on what is there
+  /// already.
+  void bring(OpBuilder &builder, ArrayRef<Value> arguments, ArrayRef<Value> awaited,
+             Operation *end) {
+    SmallVector<Value> sources(arguments);
+    if (!awaited.empty()) {
+      llvm::append_range(sources, awaited);
+      OperationState state(sources.front().getLoc(),
+                           stablehlo::OptimizationBarrierOp::getOperationName(), sources,
+                           ValueRange(sources).getTypes());
+      Operation *barrier = builder.create(state);
+      sources.assign(barrier->result_begin(), barrier->result_end());
+    }
+    for (auto [given, source] : llvm::zip(arguments, sources)) {
+      Value argument = given;
+      Operation *waiting = source.getDefiningOp(); // A barrier, or nothing.
+      Value copy = copyTo(builder, source, kDevice);
+      argument.replaceUsesWithIf(copy, [&](OpOperand &use) {
+        return use.getOwner() != copy.getDefiningOp() && use.getOwner() != end &&
+               use.getOwner() != waiting;
+      });
+      ++numCopies;
+    }
   }
 };
 

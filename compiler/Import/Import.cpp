@@ -176,19 +176,30 @@ static bool isShardingAnnotation(Operation *op) {
   return target && target.getValue() == "Sharding";
 }
 
-/// Values that the program places in some memory (JAX's `device_put` to a memory space, and
-/// policies of `jax.checkpoint` that offload) stay where they are: placement changes no value.
-static unsigned dropPlacements(func::FuncOp main) {
-  unsigned dropped = 0;
+/// What the program places in the host's memory (JAX's `device_put` to a memory space, and
+/// policies of `jax.checkpoint` that offload) becomes an offloaded barrier, what it places
+/// elsewhere stays: placement changes no value.
+static unsigned readPlacements(func::FuncOp main, bool keeps) {
+  unsigned placed = 0;
   main.walk([&](stablehlo::CustomCallOp call) {
     if (call.getCallTargetName() != "annotate_device_placement" || call->getNumOperands() != 1 ||
         call->getNumResults() != 1 || call->getOperand(0).getType() != call->getResult(0).getType())
       return;
-    call->getResult(0).replaceAllUsesWith(call->getOperand(0));
+    auto frontend = call->getAttrOfType<DictionaryAttr>("mhlo.frontend_attributes");
+    auto memory = frontend ? frontend.getAs<StringAttr>("_xla_buffer_placement") : StringAttr();
+    Value value = call->getOperand(0);
+    if (keeps && memory && memory.getValue().ends_with("_host")) {
+      OpBuilder builder(call);
+      auto barrier =
+          stablehlo::OptimizationBarrierOp::create(builder, call.getLoc(), value.getType(), value);
+      setOffloaded(barrier->getResult(0));
+      value = barrier->getResult(0);
+      ++placed;
+    }
+    call->getResult(0).replaceAllUsesWith(value);
     call->erase();
-    ++dropped;
   });
-  return dropped;
+  return placed;
 }
 
 /// Removes sharding annotations of the user's program (JAX puts some on typed
@@ -1102,7 +1113,7 @@ public:
         (pinShardings && failed(pinConstraints(module, main))))
       return signalPassFailure();
     dropShardingAnnotations(module, main);
-    droppedPlacements += dropPlacements(main);
+    numPlaced += readPlacements(main, keepPlacements);
     if (failed(removeOtherFunctions(module, main)) || failed(verifySubset(main)) ||
         failed(verifySignature(main)))
       return signalPassFailure();

@@ -68,6 +68,13 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     of one name and size once, and listed mesh by mesh as `alpa.pin_axes = [[["data", 2], ["model", 4]]]` of the module, which a
     program on meshes of one device does not get; an argument gets `alpa.pin`.
 
+    Calls of `annotate_device_placement` are dropped. With `keep-placements` those that place
+    a value in the host's memory become
+
+    ```mlir
+      %1 = stablehlo.optimization_barrier %0 {alpa.offloaded = array<i64: 0>} : ..
+    ```
+
     Errors: no `@main`, recursive or undefined callees, ops of programs that are
     already partitioned (collectives, `partition_id`, manual computations),
     dynamic shapes, a bad signature.
@@ -76,7 +83,9 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
   let options = [Option<"keepShardings", "keep-shardings", "bool", /*default=*/"false",
                         "Keep the shardings that the program asks for, on one mesh">,
                  Option<"pinShardings", "pin-shardings", "bool", /*default=*/"false",
-                        "Keep them as pins wherever a mesh has such axes">];
+                        "Keep them as pins wherever a mesh has such axes">,
+                 Option<"keepPlacements", "keep-placements", "bool", /*default=*/"false",
+                        "Name what the program places in the host's memory">];
   let statistics = [
     Statistic<"inlinedCalls", "inlined calls", "Calls replaced by their bodies">,
     Statistic<"foldedTransposes", "folded transposes", "Products made in the order of their readers">,
@@ -84,7 +93,7 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
               "Kernels that need a part of the rows only since what they compute of all became ops">,
     Statistic<"batchedRows", "batched rows", "Gathers and scatters whose rows are batching dimensions now">,
     Statistic<"selects", "selects", "Scatters of one element that became comparisons of indices">,
-    Statistic<"droppedPlacements", "dropped placements", "Values of the program that stay in their memory">,
+    Statistic<"numPlaced", "placed values", "Values that the program places in the host's memory">,
     Statistic<"forwardOps", "forward ops", "Ops of the forward phase">,
     Statistic<"backwardOps", "backward ops", "Ops of the backward phase">,
     Statistic<"updateOps", "update ops", "Ops of the update phase">

@@ -2810,8 +2810,8 @@ static bool isComplete(ModuleOp stage) {
   return true;
 }
 
-/// A stack of such state would be on the device as a whole.
-static bool keepsStateOnHost(ModuleOp stage) {
+/// A stack of it would be on the device as a whole.
+static bool isPartlyOnHost(ModuleOp stage) {
   return llvm::any_of(stage.getOps<func::FuncOp>(), [](func::FuncOp function) {
     return llvm::any_of(function.getArguments(), isHostArgument);
   });
@@ -2831,7 +2831,7 @@ struct RollLayers : public spmd::impl::RollLayersBase<RollLayers> {
     StepValues values(module, written);
     std::vector<Group> groups;
     for (auto stage : module.getOps<ModuleOp>()) {
-      if (!stage->hasAttr(attr::mesh) || keepsStateOnHost(stage))
+      if (!stage->hasAttr(attr::mesh) || isPartlyOnHost(stage))
         continue;
       StageRoller roller(stage, values);
       if (!roller.run())

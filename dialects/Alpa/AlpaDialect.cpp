@@ -69,6 +69,15 @@ LogicalResult areStages(Emit emit, Attribute value) {
   return success();
 }
 
+LogicalResult areResults(Emit emit, Attribute value, int64_t numResults) {
+  auto numbers = dyn_cast<DenseI64ArrayAttr>(value);
+  if (!numbers || llvm::any_of(numbers.asArrayRef(),
+                               [&](int64_t number) { return number < 0 || number >= numResults; }))
+    return emit() << "expected an array of numbers of results, of which there are " << numResults
+                  << ", got " << value;
+  return success();
+}
+
 LogicalResult arePinAxes(Emit emit, Attribute value) {
   auto meshes = dyn_cast<ArrayAttr>(value);
   if (!meshes || !llvm::all_of(meshes, llvm::IsaPred<ArrayAttr>))
@@ -121,6 +130,8 @@ LogicalResult AlpaDialect::verifyOperationAttribute(Operation *op, NamedAttribut
                                     : emit() << "expected an op of one result";
   if (name == attr::pinAxes)
     return arePinAxes(emit, value);
+  if (name == attr::offloaded)
+    return areResults(emit, value, op->getNumResults());
   if (name == attr::numMicroBatches)
     return isInteger(emit, value, 1);
   if (name == attr::schedule || name == attr::pinDropped)
@@ -206,4 +217,23 @@ bool alpa::isHostArgument(Value value) {
   auto function = argument ? dyn_cast<FunctionOpInterface>(argument.getOwner()->getParentOp())
                            : FunctionOpInterface();
   return function && function.getArgAttr(argument.getArgNumber(), attr::memory);
+}
+
+static ArrayRef<int64_t> offloadedOf(Operation *op) {
+  auto numbers = op->getAttrOfType<DenseI64ArrayAttr>(attr::offloaded);
+  return numbers ? numbers.asArrayRef() : ArrayRef<int64_t>();
+}
+
+bool alpa::isOffloaded(Value value) {
+  auto result = dyn_cast<OpResult>(value);
+  return result && llvm::is_contained(offloadedOf(result.getOwner()), result.getResultNumber());
+}
+
+void alpa::setOffloaded(OpResult result) {
+  if (isOffloaded(result))
+    return;
+  SmallVector<int64_t> numbers(offloadedOf(result.getOwner()));
+  numbers.push_back(result.getResultNumber());
+  llvm::sort(numbers);
+  result.getOwner()->setAttr(attr::offloaded, DenseI64ArrayAttr::get(result.getContext(), numbers));
 }

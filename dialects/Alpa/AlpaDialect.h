@@ -48,6 +48,8 @@ inline constexpr llvm::StringLiteral summedAs = "alpa.summed_as";
 inline constexpr llvm::StringLiteral kind = "alpa.kind";
 /// Of an argument, or of a function's result: "host" if it lies in its host's memory.
 inline constexpr llvm::StringLiteral memory = "alpa.memory";
+/// Of a forward op: numbers of results that wait for the backward phase in their host's memory.
+inline constexpr llvm::StringLiteral offloaded = "alpa.offloaded";
 inline constexpr llvm::StringLiteral name = "alpa.name";
 inline constexpr llvm::StringLiteral carriedBy = "alpa.carried_by";
 inline constexpr llvm::StringLiteral piece = "alpa.piece";
@@ -97,6 +99,9 @@ bool isStateArgument(mlir::Value value);
 
 /// Whether a value is an argument that lies in its host's memory between steps.
 bool isHostArgument(mlir::Value value);
+/// Whether a value is a result that its op's `alpa.offloaded` names.
+bool isOffloaded(mlir::Value value);
+void setOffloaded(mlir::OpResult result);
 
 /// Whether `spec` fits a value of `type` on a mesh of that shape: one entry for
 /// each dimension and no axis beyond the mesh. An empty shape skips the latter.

@@ -244,6 +244,14 @@ module attributes {alpa.phase = "sideways"} {}
 
 // -----
 
+func.func @numbers_of_results(%x: tensor<2xf32>) -> tensor<2xf32> {
+  // expected-error@+1 {{alpa_attribute_c1: `alpa.offloaded`: expected an array of numbers of results, of which there are 1, got array<i64: 1>}}
+  %0 = stablehlo.negate %x {alpa.offloaded = array<i64: 1>} : tensor<2xf32>
+  return %0 : tensor<2xf32>
+}
+
+// -----
+
 // expected-error@+1 {{alpa_attribute_c1: `alpa.num_micro_batches`: expected at least 1, got 0}}
 module attributes {alpa.num_micro_batches = 0 : i64} {}
 

@@ -44,3 +44,34 @@ func.func @update_0(%a: tensor<4xf32> {alpa.memory = "host"}, %b: tensor<4xf32> 
   %6 = stablehlo.add %c, %3 : tensor<4xf32>
   return %4, %5, %6, %d : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
 }
+
+// -----
+
+// Activations go to the host as they are made, by layer. Those of layer 0 wait for what the
+// gradients of layer 2 hand on, and for its weight's gradient.
+// CHECK-LABEL: func.func @forward
+// CHECK-SAME: tensor<4xf32> {alpa.layer = 0 : i64, alpa.memory = "host", mhlo.memory_kind = "pinned_host"}
+// CHECK: %[[Y:.*]] = stablehlo.tanh
+// CHECK: %[[H:.*]] = stablehlo.custom_call @annotate_device_placement(%[[Y]]) {{.*}}_xla_buffer_placement = "pinned_host"
+// CHECK: return %[[Y]], %[[H]]
+func.func @forward(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32> {alpa.layer = 0 : i64, alpa.memory = "host"}) {
+  %0 = stablehlo.tanh %x : tensor<4xf32>
+  return %0, %0 : tensor<4xf32>, tensor<4xf32>
+}
+
+// CHECK-LABEL: func.func @backward
+// CHECK-DAG: %[[D2:.*]] = stablehlo.custom_call @annotate_device_placement(%arg3) {{.*}}_xla_buffer_placement = "device"
+// CHECK-DAG: %[[D1:.*]] = stablehlo.custom_call @annotate_device_placement(%arg2) {{.*}}_xla_buffer_placement = "device"
+// CHECK-DAG: %[[G2:.*]] = stablehlo.multiply %arg0, %[[D2]]
+// CHECK-DAG: %[[W2:.*]] = stablehlo.add %[[G2]], %[[G2]]
+// CHECK-DAG: %[[G1:.*]] = stablehlo.multiply %[[G2]], %[[D1]]
+// CHECK-DAG: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg1, %[[G2]], %[[W2]]
+// CHECK-DAG: %[[D0:.*]] = stablehlo.custom_call @annotate_device_placement(%[[B]]#0) {{.*}}_xla_buffer_placement = "device"
+// CHECK-DAG: stablehlo.multiply %[[G1]], %[[D0]]
+func.func @backward(%g: tensor<4xf32>, %a0: tensor<4xf32> {alpa.layer = 0 : i64, alpa.memory = "host"}, %a1: tensor<4xf32> {alpa.layer = 1 : i64, alpa.memory = "host"}, %a2: tensor<4xf32> {alpa.layer = 2 : i64, alpa.memory = "host"}) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0 = stablehlo.multiply %g, %a2 : tensor<4xf32>
+  %1 = stablehlo.add %0, %0 : tensor<4xf32>
+  %2 = stablehlo.multiply %0, %a1 : tensor<4xf32>
+  %3 = stablehlo.multiply %2, %a0 : tensor<4xf32>
+  return %3, %1 : tensor<4xf32>, tensor<4xf32>
+}

@@ -57,3 +57,30 @@ module attributes {alpa.num_micro_batches = 2 : i64, alpa.stages = [
     return %n0, %n1, %lr, %l, %y : tensor<8x8xf32>, tensor<8x8xf32>, tensor<f32>, tensor<f32>, tensor<4x8xf32>
   }
 }
+
+// -----
+
+// Of two offloaded values the one that its own stage alone reads, in both phases, waits for the
+// backward phase in the host's memory. The other one is sent.
+
+// CHECK: module @stage_0
+// CHECK: func.func @forward
+// CHECK-NOT: alpa.memory
+// CHECK: module @stage_1
+// CHECK: func.func @forward
+// CHECK-SAME: -> (tensor<4x8xf32> {alpa.layer = 1 : i64, alpa.memory = "host", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = [[ACT:[0-9]+]] : i64}
+// CHECK-NOT: alpa.offloaded
+// CHECK: func.func @backward(%{{.*}}: tensor<4x8xf32> {alpa.layer = 1 : i64, alpa.memory = "host", {{.*}}alpa.value = [[ACT]] : i64}
+module attributes {alpa.num_micro_batches = 2 : i64, alpa.stages = [
+    #alpa.stage<mesh = <shape = [2], devices = [0, 1]>, layers = [0, 1]>,
+    #alpa.stage<mesh = <shape = [2], devices = [2, 3]>, layers = [1, 2]>]} {
+  func.func @main(%w: tensor<8x8xf32> {alpa.kind = "state"}, %x: tensor<4x8xf32> {alpa.kind = "batch"}) -> (tensor<8x8xf32>, tensor<4x8xf32> {alpa.reduction = "concat"}) {
+    %h = stablehlo.negate %x {alpa.phase = "forward", alpa.layer = 0 : i64, alpa.stage = 0 : i64, alpa.offloaded = array<i64: 0>} : tensor<4x8xf32>
+    %a = "stablehlo.tanh"(%h) {alpa.phase = "forward", alpa.layer = 1 : i64, alpa.stage = 1 : i64, alpa.offloaded = array<i64: 0>} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    %y = stablehlo.abs %a {alpa.phase = "forward", alpa.layer = 1 : i64, alpa.stage = 1 : i64} : tensor<4x8xf32>
+    %dh = stablehlo.multiply %a, %a {alpa.phase = "backward", alpa.layer = 1 : i64, alpa.stage = 1 : i64} : tensor<4x8xf32>
+    %g = "test.dot"(%h, %dh) {alpa.phase = "backward", alpa.layer = 0 : i64, alpa.stage = 0 : i64} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+    %n = stablehlo.add %w, %g {alpa.phase = "update", alpa.layer = 0 : i64, alpa.stage = 0 : i64} : tensor<8x8xf32>
+    return %n, %y : tensor<8x8xf32>, tensor<4x8xf32>
+  }
+}

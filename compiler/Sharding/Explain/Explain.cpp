@@ -168,11 +168,10 @@ public:
     addMoves();
     addHeldPrices();
     addRecomputed();
-    explanation.hostPicoseconds = builder.hostPicoseconds(choices);
     addExposed();
     addDecisions();
     addRunnersUp();
-    explanation.objective = objectiveOf(choices) + explanation.exposedPicoseconds;
+    explanation.objective = objectiveOf(choices) + explanation.exposedPicoseconds + copyPicoseconds;
     explanation.fixedPicoseconds = builder.fixedPicoseconds();
     return std::move(explanation);
   }
@@ -211,6 +210,7 @@ private:
   const solver::Problem &problem;
   llvm::DenseMap<int, const OpPart *> leaders; // By the node that decides about them.
   Explanation explanation;
+  int64_t copyPicoseconds = 0; // Of copies of activations, as far as a step waits for them.
   llvm::DenseMap<Operation *, size_t> rowOf;
 };
 
@@ -259,7 +259,11 @@ void Explainer::addRecomputed() {
 }
 
 void Explainer::addExposed() {
-  explanation.exposedPicoseconds = toPicoseconds(builder.phaseSeconds(choices).exposedInStep);
+  PhaseSeconds run = builder.phaseSeconds(choices);
+  explanation.exposedPicoseconds = toPicoseconds(run.exposedInStep);
+  copyPicoseconds = toPicoseconds(run.copiesInStep);
+  explanation.hostPicoseconds = builder.hostPicoseconds(choices) + copyPicoseconds;
+  explanation.hiddenHostPicoseconds = toPicoseconds(run.hiddenCopiesInStep);
   explanation.hiddenPicoseconds -= explanation.exposedPicoseconds;
 }
 
@@ -712,6 +716,9 @@ void Explanation::print(llvm::raw_ostream &os, llvm::StringRef onlyOp, size_t mo
   if (hostPicoseconds > 0)
     os << llvm::formatv("{0} are copies between devices and the memory of their hosts\n",
                         formatTime(hostPicoseconds));
+  if (hiddenHostPicoseconds > 0)
+    os << llvm::formatv("{0} of such copies more are hidden by other work\n",
+                        formatTime(hiddenHostPicoseconds));
   os << llvm::formatv("the problem's objective is {0}; {1} no choice can change\n",
                       formatTime(static_cast<double>(objective)), formatTime(fixedPicoseconds));
   os << "\ncommunication\n";
@@ -862,6 +869,7 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
        named("exposed_communication_seconds", seconds(exposedPicoseconds)),
        named("held_bytes_seconds", seconds(heldPicoseconds)),
        named("host_seconds", seconds(hostPicoseconds)),
+       named("hidden_host_seconds", seconds(hiddenHostPicoseconds)),
        named("objective_seconds", seconds(static_cast<double>(objective))),
        named("fixed_seconds", seconds(fixedPicoseconds)),
        named("communication", builder.getArrayAttr(trafficRows)),

@@ -103,8 +103,9 @@ struct Explanation {
   /// Of collectives that run beside other work: what costs nothing, and what is left of them
   /// when that has ended. What they slow it down is in `communicationPicoseconds`.
   int64_t hiddenPicoseconds = 0, exposedPicoseconds = 0;
-  int64_t heldPicoseconds = 0;   // The nominal price on held bytes.
-  int64_t hostPicoseconds = 0;   // Of copies between devices and their host's memory.
+  int64_t heldPicoseconds = 0; // The nominal price on held bytes.
+  /// Of copies between devices and their host's memory: that the step waits for, and the rest.
+  int64_t hostPicoseconds = 0, hiddenHostPicoseconds = 0;
   solver::CostSum objective = 0; // The problem's, for these choices, and what is exposed.
   int64_t fixedPicoseconds = 0;  // What no choice changes: part of the step, not of the objective.
 

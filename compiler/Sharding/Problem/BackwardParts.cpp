@@ -82,7 +82,7 @@ BackwardParts sharding::measureBackwardParts(const ProblemBuilder &builder,
   for (unsigned index : read) {
     const ValueInfo &value = values[index];
     if (value.kind != ValueKind::Free && !isStateArgument(value.value) &&
-        !isWeightPart(value.value.getDefiningOp()))
+        !isWeightPart(value.value.getDefiningOp()) && !value.isHostActivation)
       parts.waitingBytes += int64_t(
           std::ceil(value.bytes / double(builder.specOf(value, choices).numPieces(meshShape))));
   }

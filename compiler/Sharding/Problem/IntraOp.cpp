@@ -138,7 +138,7 @@ static std::string explainInfeasible(const ProblemBuilder &builder, const Livene
     return text;
   if (use.peakTime >= liveness.end()) {
     os << "; most of it, for " << use.hostBytes
-       << " bytes of state in the part that a device has of its host's memory";
+       << " bytes in the part that a device has of its host's memory";
     return text;
   }
   const OpInfo &op = builder.getOps()[liveness.order[use.peakTime]];
@@ -238,22 +238,27 @@ void IntraOpResult::setSeconds(const std::array<double, kNumPhases> &phases) {
 
 void sharding::reportPlan(const ProblemBuilder &builder, const MemoryUse &use,
                           IntraOpResult &result) {
-  result.setSeconds(builder.phaseSeconds(result.solution.choices).seconds);
+  PhaseSeconds run = builder.phaseSeconds(result.solution.choices);
+  result.setSeconds(run.seconds);
   result.stateBytes = use.stateBytes;
   result.activationBytes = use.activationBytes;
   result.temporaryBytes = use.temporaryBytes();
   result.hostBytes = use.hostBytes;
   result.hostSeconds =
-      toSeconds(static_cast<double>(builder.hostPicoseconds(result.solution.choices)));
+      toSeconds(static_cast<double>(builder.hostPicoseconds(result.solution.choices))) +
+      run.copiesInStep;
+  result.hiddenHostSeconds = run.hiddenCopiesInStep;
   result.hostExcessBytes = use.peakBytes - use.deviceBytes;
   result.scratchBytes = use.scratchBytes;
   readSpecs(builder, result);
 }
 
-/// What the problem does not count: collectives that nothing is left to hide.
+/// What the problem does not count: collectives that nothing is left to hide, and waiting for
+/// copies of activations.
 static void countExposed(const ProblemBuilder &builder, IntraOpResult &result) {
   Solution &solution = result.solution;
-  double seconds = builder.phaseSeconds(solution.choices).exposedInStep;
+  PhaseSeconds run = builder.phaseSeconds(solution.choices);
+  double seconds = run.exposedInStep + run.copiesInStep;
   if (seconds == 0)
     return;
   solution.objective += toPicoseconds(seconds);

@@ -94,10 +94,10 @@ struct IntraOpResult {
   int64_t stateBytes = 0;
   int64_t activationBytes = 0;
   int64_t temporaryBytes = 0;
-  /// Of state in the host's memory, and what copying it takes in a step, a part of
-  /// `updateSeconds`.
+  /// Of what lies in the host's memory, with the micro-batches in flight; and what a step waits
+  /// for copies, for those of state in its update. Other copies run beside its work.
   int64_t hostBytes = 0;
-  double hostSeconds = 0;
+  double hostSeconds = 0, hiddenHostSeconds = 0;
   /// By how much the host's memory counts for more than the fullest moment of the device.
   int64_t hostExcessBytes = 0;
   /// Of each phase: what its function holds besides arguments and results.

@@ -77,6 +77,7 @@ public:
     for (const CarriedValue &carried : builder.getCarried())
       replaced[carried.value] = carried.argument;
     findPieces();
+    findActivationPieces();
     for (unsigned index = 0; index < values.size(); ++index) {
       if (values[index].kind == ValueKind::Free)
         continue;
@@ -309,6 +310,8 @@ private:
         addInner(index, -1);
       return;
     }
+    if (values[index].isHostActivation)
+      return addHostActivation(index);
     if (phase == OpPhase::Forward && use.isIn(OpPhase::Backward)) {
       add(index, Lifetime::Activation, options.microBatchesInFlight, 0, backwardEnd());
       note(made, phase, index);
@@ -542,6 +545,95 @@ private:
     }
   }
 
+  /// Until when an activation of the host's memory is on the device in the forward phase, and
+  /// from when in the backward phase.
+  void findActivationPieces() {
+    if (builder.getHostActivations().empty())
+      return;
+    // XLA has the copies of two values to the host under way at a time.
+    std::vector<std::pair<int64_t, unsigned>> made;
+    for (const HostActivation &activation : builder.getHostActivations())
+      made.push_back({birth[activation.value], activation.value});
+    llvm::sort(made);
+    for (auto [number, value] : llvm::enumerate(llvm::make_second_range(made)))
+      copied[value] = number + 2 < made.size() ? made[number + 2].first : endOf(OpPhase::Forward);
+    llvm::SmallVector<Operation *> backward;
+    llvm::SmallVector<int64_t> timeOfOp;
+    for (auto [time, op] : llvm::enumerate(live.order))
+      if (ops[op].phase == OpPhase::Backward) {
+        backward.push_back(ops[op].op);
+        timeOfOp.push_back(time);
+      }
+    auto pieceOf = [&](Value value) {
+      int index = builder.find(value);
+      return index >= 0 && values[index].isHostActivation
+                 ? layerOf(analysis::firstBackwardReader(value))
+                 : -1;
+    };
+    std::vector<analysis::HostActivations> pieces =
+        analysis::findHostActivations(backward, pieceOf);
+    for (auto [index, piece] : llvm::enumerate(pieces)) {
+      int64_t begin =
+          piece.awaited.empty() ? beginOf(OpPhase::Backward) : timeOfOp[pieces[index - 1].first];
+      for (Value value : piece.values)
+        onDevice[value] = {begin, begin + 1};
+    }
+    llvm::SmallVector<int64_t> begins;
+    for (const analysis::HostActivations &piece : pieces)
+      begins.push_back(timeOfOp[piece.first]);
+    delayResults(begins);
+  }
+
+  /// XLA's scheduler lets what no later piece of the backward phase reads (gradients of weights)
+  /// wait until the copies of the piece after the next one do, to have work beside others: what it
+  /// is made of stays as long.
+  void delayResults(llvm::ArrayRef<int64_t> begins) {
+    llvm::DenseSet<unsigned> awaited; // Values that a later piece is made of.
+    for (int64_t time = endOf(OpPhase::Backward); time-- > beginOf(OpPhase::Backward);) {
+      const OpInfo &info = ops[live.order[time]];
+      auto next = llvm::upper_bound(begins, time);
+      auto isAwaited = [&](unsigned result) {
+        return awaited.contains(result) ||
+               (next != begins.end() && uses[result].last[unsigned(OpPhase::Backward)] >= *next);
+      };
+      if (llvm::any_of(info.results, isAwaited)) {
+        awaited.insert(info.operands.begin(), info.operands.end());
+        continue;
+      }
+      int64_t end = next == begins.end() || std::next(next) == begins.end()
+                        ? endOf(OpPhase::Backward)
+                        : *std::next(next);
+      for (unsigned operand : info.operands)
+        delayed[operand] = std::max(delayed.lookup(operand), end - 1);
+    }
+    for (auto [value, time] : delayed)
+      uses[value].last[unsigned(OpPhase::Backward)] = time;
+  }
+
+  static int64_t layerOf(Operation *op) {
+    auto layer = op->getAttrOfType<IntegerAttr>(attr::layer);
+    return layer ? layer.getInt() : 0;
+  }
+
+  /// For all micro-batches in flight there; on the device while it is made, copied, and read.
+  void addHostActivation(unsigned index) {
+    LiveItem item{index,
+                  Lifetime::Activation,
+                  options.microBatchesInFlight,
+                  {live.hostTime(), live.hostTime() + 1}};
+    item.isOnHost = true;
+    live.hasHostItems = true;
+    add(item);
+    int64_t end = std::max(lastUse(index) + 1, copied.lookup(index));
+    int64_t made = birth[index];
+    if (int name = aliased[index]; name >= 0) // Has its buffer.
+      made = std::max(made, uses[name].last[unsigned(OpPhase::Forward)] + 1);
+    add({index, Lifetime::Temporary, 1, {made, end}, -1, true});
+    int64_t begin = onDevice.lookup(values[index].value).begin;
+    int64_t last = uses[index].last[unsigned(OpPhase::Backward)];
+    add({index, Lifetime::Temporary, 1, {begin, last + 1}, -1, true});
+  }
+
   void addHostState(unsigned index) {
     LiveItem item{index, Lifetime::Temporary, 1, {live.hostTime(), live.hostTime() + 1}};
     item.isOnHost = true;
@@ -583,7 +675,9 @@ private:
   std::vector<Port> made, consumed;       // Results, and arguments that nothing reads later.
   llvm::DenseSet<unsigned> isGiven;       // Results with the buffer of an argument.
   llvm::DenseMap<unsigned, unsigned> replaced;
-  llvm::DenseMap<Value, solver::Interval> onDevice; // Of state in the host's memory.
+  llvm::DenseMap<Value, solver::Interval> onDevice; // Of what comes from the host's memory.
+  llvm::DenseMap<unsigned, int64_t> delayed;        // Last reads of what results that wait are of.
+  llvm::DenseMap<unsigned, int64_t> copied;         // When what goes there has left the device.
   llvm::DenseMap<Operation *, int64_t> times;
 };
 

@@ -8,6 +8,9 @@
 //   host state    in the host's memory, which counts at a time of its own behind all others; in
 //                 the update for as long as its piece is worked on, inputs from the piece
 //                 before on (compiler/Analysis/HostMemory.h)
+//   host activations  in the host's memory for all micro-batches in flight, at the same time; on
+//                 the device until they are copied there, as inner values of forward, and again
+//                 of backward from the piece before on
 //   state         parameters, optimizer state, gradients that are summed over
 //                 micro-batches, and results of the step that are there before the
 //                 update (one for each micro-batch if they are joined): always

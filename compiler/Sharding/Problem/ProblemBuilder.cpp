@@ -2,6 +2,7 @@
 
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
 
+#include "compiler/Analysis/HostMemory.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -252,8 +253,34 @@ llvm::Error ProblemBuilder::build() {
     if (values[index].kind != ValueKind::Settled && !values[index].isAsked)
       pending.push_back({index, nullptr, 0, -1, 0, OpPhase::Forward});
   demand();
+  findHostActivations();
   addNodesToProblem();
   return llvm::Error::success();
+}
+
+void ProblemBuilder::findHostActivations() {
+  Operation *last = nullptr, *first = nullptr;
+  for (unsigned index = 0; index < values.size(); ++index) {
+    Value value = values[index].value;
+    if (values[index].isInput || values[index].sumOf >= 0 ||
+        !analysis::isHostActivation(value, [&](Operation *op) { return isInStage(op); }))
+      continue;
+    hostActivations.push_back({index});
+    values[index].isHostActivation = true;
+    Operation *source = value.getDefiningOp(), *reader = analysis::firstBackwardReader(value);
+    if (!last || last->isBeforeInBlock(source))
+      last = source;
+    if (!first || reader->isBeforeInBlock(first))
+      first = reader;
+  }
+  for (HostActivation &activation : hostActivations) {
+    Value value = values[activation.value].value;
+    auto isAlike = [](Operation *a, Operation *b) {
+      return a->getAttr(alpa::attr::layer) == b->getAttr(alpa::attr::layer);
+    };
+    activation.isLast = value.getDefiningOp() == last;
+    activation.isFirst = isAlike(analysis::firstBackwardReader(value), first);
+  }
 }
 
 void ProblemBuilder::carryState() {
@@ -372,7 +399,32 @@ PhaseSeconds ProblemBuilder::phaseSeconds(llvm::ArrayRef<unsigned> choices) cons
         toSeconds(static_cast<double>(weight(static_cast<OpPhase>(phase))) * exposed);
     result.seconds[phase] = toSeconds(totals[phase] + exposed);
   }
+  addHostCopies(choices, result);
   return result;
+}
+
+/// Copies run beside the work of their phase, but for the last value that goes to the host and
+/// the first piece that comes back.
+void ProblemBuilder::addHostCopies(llvm::ArrayRef<unsigned> choices, PhaseSeconds &result) const {
+  if (hostActivations.empty())
+    return;
+  for (OpPhase phase : {OpPhase::Forward, OpPhase::Backward}) {
+    double all = 0, alone = 0;
+    for (const HostActivation &activation : hostActivations) {
+      const ValueInfo &value = values[activation.value];
+      int64_t pieces = specOf(value, choices).numPieces(meshShape);
+      double copy = model.hostSeconds(value.bytes / static_cast<double>(pieces));
+      all += copy;
+      if (phase == OpPhase::Forward ? activation.isLast : activation.isFirst)
+        alone += copy;
+    }
+    double &seconds = result.seconds[static_cast<size_t>(phase)];
+    double waits = std::max(0.0, all - alone - seconds) + alone;
+    seconds += waits;
+    auto times = static_cast<double>(weight(phase));
+    result.copiesInStep += times * waits;
+    result.hiddenCopiesInStep += times * (all - waits);
+  }
 }
 
 /// With r for the seconds of other work, h for those of the collectives, and s for what a

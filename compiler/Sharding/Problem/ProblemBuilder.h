@@ -60,6 +60,7 @@ struct ValueInfo {
   /// choice of how their sum is held.
   bool isLed = false;
   bool isInput = false;
+  bool isHostActivation = false;
   bool isOfState = false;   // Made of state and constants alone, such as a weight in bfloat16.
   bool isAsked = false;     // Some user has said how it wants this Free or View value.
   bool materialized = true; // False if its users compute it on the fly.
@@ -128,13 +129,22 @@ struct CarriedValue {
   unsigned value = 0;
 };
 
+/// A value of the stage that waits for its backward phase in the host's memory.
+struct HostActivation {
+  unsigned value = 0;
+  bool isLast = false;  // The last one that goes there: nothing runs beside its copy.
+  bool isFirst = false; // Of the first piece that comes back, likewise.
+};
+
 /// Seconds of one run of each phase. Collectives whose results nothing waits for at once
 /// (gathers of weights, sums of gradients) run beside other work of their phase, and
 /// count as much as they slow it down (CostModel::hiddenPart). What is left when that
-/// work has ended is exposed.
+/// work has ended is exposed. Copies of activations run beside all work of their phase.
 struct PhaseSeconds {
   std::array<double, kNumPhases> seconds{}; // With what is exposed.
   double exposedInStep = 0;                 // All runs of all phases; in no cost of the problem.
+  /// Of the copies of activations, likewise: what the phases wait for them, and the rest.
+  double copiesInStep = 0, hiddenCopiesInStep = 0;
 };
 
 /// Values of an op's body that carry pins, and what they are made of; values that no factor
@@ -209,6 +219,7 @@ public:
   bool isOnHost(const ValueInfo &value) const {
     return value.isInput && isHostArgument(value.value);
   }
+  llvm::ArrayRef<HostActivation> getHostActivations() const { return hostActivations; }
   /// Bytes of a device that count as much as one of its part of the host's memory: both limits
   /// are one then.
   double hostByteWeight() const;
@@ -228,6 +239,8 @@ private:
   int64_t hideablePicoseconds(const OpInfo &info, const RuleProjection &projection,
                               const Strategy &strategy) const;
   void findStateValues(const OpInfo &info);
+  void findHostActivations();
+  void addHostCopies(llvm::ArrayRef<unsigned> choices, PhaseSeconds &result) const;
   void findValuesForUpdate();
   bool isComputedInUsers(const OpInfo &info) const;
   void findReads(const OpInfo &info);
@@ -332,6 +345,7 @@ private:
   std::vector<SpecTable> tables;
   std::map<std::vector<uint32_t>, unsigned> tableIndex, derivedIndex;
   std::vector<NodeInfo> nodes;
+  std::vector<HostActivation> hostActivations;
   std::array<int64_t, kNumPhases> fixedCosts{}, fixedHideable{};
   int64_t fixedHostCost = 0; // Of `fixedCosts`.
   solver::Problem problem;

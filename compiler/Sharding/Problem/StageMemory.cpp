@@ -44,8 +44,8 @@ MemoryUse sharding::measureMemory(const ProblemBuilder &builder, const Liveness 
   for (const LiveItem &item : liveness.items) {
     if (item.isOnHost) {
       const ValueInfo &info = builder.getValues()[item.value];
-      use.hostBytes +=
-          localBytes(info.bytes, builder.specOf(info, choices), builder.getMeshShape());
+      use.hostBytes += item.copies * localBytes(info.bytes, builder.specOf(info, choices),
+                                                builder.getMeshShape());
     }
     int64_t bytes = itemBytes(builder, item, choices);
     change[item.life.begin] += bytes;
@@ -57,9 +57,10 @@ MemoryUse sharding::measureMemory(const ProblemBuilder &builder, const Liveness 
     if (item.lifetime == Lifetime::State)
       use.stateBytes += bytes;
     else if (item.lifetime == Lifetime::Activation)
-      use.activationBytes += bytes;
+      (item.isOnHost ? use.hostActivationBytes : use.activationBytes) += bytes;
   }
   use.activationBytes /= std::max<int64_t>(1, use.microBatchesInFlight);
+  use.hostActivationBytes /= std::max<int64_t>(1, use.microBatchesInFlight);
   int64_t live = 0, liveInner = 0;
   unsigned phase = 0;
   for (int64_t time = 0; time < liveness.numTimes(); ++time) {

@@ -11,8 +11,10 @@ namespace alpa::sharding {
 struct MemoryUse {
   int64_t stateBytes = 0;      // Always.
   int64_t activationBytes = 0; // From forward to backward, of one micro-batch.
-  int64_t hostBytes = 0;       // In the host's memory, always.
-  int64_t deviceBytes = 0;     // The most on the device, with the micro-batches in flight.
+  int64_t hostBytes = 0;       // In the host's memory, with the micro-batches in flight.
+  /// Of one micro-batch there, as much as they count.
+  int64_t hostActivationBytes = 0;
+  int64_t deviceBytes = 0; // The most on the device, with the micro-batches in flight.
   /// The same, or of the host's memory as much as that counts (ProblemBuilder::hostByteWeight).
   int64_t peakBytes = 0;
   int64_t peakTime = 0; // First time of the peak, in the liveness order.

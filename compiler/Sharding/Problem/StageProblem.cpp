@@ -189,7 +189,7 @@ StageUsage StageProblem::stateUsage(const llvm::DenseSet<Value> &uncounted) cons
 
 StageUsage StageProblem::activationUsage(const llvm::DenseSet<Value> &uncounted) const {
   return usageOf([&](const LiveItem &item) {
-    return item.lifetime == Lifetime::Activation &&
+    return item.lifetime == Lifetime::Activation && !item.isOnHost &&
            !uncounted.contains(builder.getValues()[item.value].value);
   });
 }
@@ -199,6 +199,11 @@ StageUsage StageProblem::usageAt(int64_t time, int64_t inFlight) const {
       [&](const LiveItem &item) { return item.life.begin <= time && time < item.life.end; });
   if (time < steadyEnd && inFlight > 1)
     usage.add(activationUsage(), inFlight - 1);
+  if (time == liveness.hostTime() && inFlight > 1)
+    usage.add(usageOf([](const LiveItem &item) {
+                return item.lifetime == Lifetime::Activation && item.isOnHost;
+              }),
+              inFlight - 1);
   return usage;
 }
 
@@ -209,7 +214,13 @@ std::shared_ptr<StagePoint> StageProblem::measure(std::vector<unsigned> choices,
   point->seconds = seconds(objective, double(builder.fixedPicoseconds()));
   point->stateBytes = use.stateBytes;
   point->activationBytes = use.activationBytes;
+  point->hostActivationBytes = use.hostActivationBytes;
+  point->hostTime = liveness.hostTime();
   for (auto [time, bytes] : llvm::enumerate(use.bytesAt)) {
+    if (int64_t(time) == liveness.hostTime()) {
+      point->hostBytes = bytes;
+      continue;
+    }
     bool isSteady = int64_t(time) < steadyEnd;
     int64_t &peak = isSteady ? point->steadyBytes : point->updateBytes;
     if (bytes > peak) {
@@ -219,7 +230,8 @@ std::shared_ptr<StagePoint> StageProblem::measure(std::vector<unsigned> choices,
   }
   PhaseSeconds run = builder.phaseSeconds(choices);
   point->exposedSeconds = run.exposedInStep / double(options.numMicroBatches);
-  point->seconds += point->exposedSeconds;
+  point->copySeconds = run.copiesInStep / double(options.numMicroBatches);
+  point->seconds += point->exposedSeconds + point->copySeconds;
   point->times.setSeconds(run.seconds);
   point->choices = std::move(choices);
   return point;
@@ -338,8 +350,9 @@ IntraOpResult StageProblem::result(const StagePoint &point, double boundSeconds,
   IntraOpResult result;
   solver::Solution &solution = result.solution;
   solution.choices = point.choices;
-  solution.objective = solver::evaluate(builder.getProblem(), point.choices).objective +
-                       toPicoseconds(point.exposedSeconds * double(options.numMicroBatches));
+  solution.objective =
+      solver::evaluate(builder.getProblem(), point.choices).objective +
+      toPicoseconds((point.exposedSeconds + point.copySeconds) * double(options.numMicroBatches));
   double bound = boundSeconds * double(options.numMicroBatches) / kPicosecond -
                  double(builder.fixedPicoseconds());
   solution.lowerBound = std::min(solution.objective, CostSum(std::max(0.0, std::min(bound, 1e30))));

@@ -31,15 +31,27 @@ struct StagePoint {
   /// that the update holds; and when, in the liveness order.
   int64_t steadyBytes = 0, updateBytes = 0;
   int64_t steadyTime = 0, updateTime = 0;
-  IntraOpResult times; // The seconds of its phases alone.
+  /// In the host's memory, as much as they count: with one micro-batch in flight, and of each.
+  int64_t hostBytes = 0, hostActivationBytes = 0;
+  int64_t hostTime = 0;
+  double copySeconds = 0; // Of `seconds`, waiting for copies of activations.
+  IntraOpResult times;    // The seconds of its phases alone.
 
   int64_t steadyPeakBytes(int64_t inFlight) const {
     return steadyBytes + (inFlight - 1) * activationBytes;
   }
-  int64_t peakBytes(int64_t inFlight) const {
+  int64_t deviceBytes(int64_t inFlight) const {
     return std::max(steadyPeakBytes(inFlight), updateBytes);
   }
+  int64_t hostPeakBytes(int64_t inFlight) const {
+    return hostBytes + (inFlight - 1) * hostActivationBytes;
+  }
+  int64_t peakBytes(int64_t inFlight) const {
+    return std::max(deviceBytes(inFlight), hostPeakBytes(inFlight));
+  }
   int64_t peakTime(int64_t inFlight) const {
+    if (hostPeakBytes(inFlight) > deviceBytes(inFlight))
+      return hostTime;
     return steadyPeakBytes(inFlight) >= updateBytes ? steadyTime : updateTime;
   }
 };

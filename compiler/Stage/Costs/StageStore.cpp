@@ -93,12 +93,14 @@ static json::Value fromPoint(const sharding::StagePoint &point) {
                      point.times.prepareSeconds, point.stateBytes,
                      point.activationBytes,      point.steadyBytes,
                      point.steadyTime,           point.updateBytes,
-                     point.updateTime,           point.exposedSeconds};
+                     point.updateTime,           point.hostBytes,
+                     point.hostActivationBytes,  point.hostTime,
+                     point.copySeconds,          point.exposedSeconds};
 }
 
 static bool toPoint(const json::Value &value, sharding::StagePoint &point) {
   const json::Array *fields = value.getAsArray();
-  if (!fields || fields->size() != 14 || !(*fields)[0].getAsArray())
+  if (!fields || fields->size() != 18 || !(*fields)[0].getAsArray())
     return false;
   for (const json::Value &choice : *(*fields)[0].getAsArray()) {
     std::optional<int64_t> number = choice.getAsInteger();
@@ -114,12 +116,13 @@ static bool toPoint(const json::Value &value, sharding::StagePoint &point) {
     isGood &= toSeconds(&(*fields)[at++], *seconds);
   isGood &= toSeconds(&fields->back(), point.exposedSeconds);
   for (int64_t *bytes : {&point.stateBytes, &point.activationBytes, &point.steadyBytes,
-                         &point.steadyTime, &point.updateBytes, &point.updateTime}) {
+                         &point.steadyTime, &point.updateBytes, &point.updateTime, &point.hostBytes,
+                         &point.hostActivationBytes, &point.hostTime}) {
     std::optional<int64_t> number = (*fields)[at++].getAsInteger();
     isGood &= number.has_value();
     *bytes = number.value_or(0);
   }
-  return isGood;
+  return isGood && toSeconds(&(*fields)[at], point.copySeconds);
 }
 
 static json::Value fromLayer(uint64_t counting, const LayerFacts &facts) {

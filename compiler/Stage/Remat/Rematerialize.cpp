@@ -141,7 +141,8 @@ public:
                       const KeptOps &kept)
       : main(main), layer(layer) {
     for (Operation *op : ops)
-      if (isPhase(op, "forward") && canRunAgain(op) && !kept.contains(op))
+      if (isPhase(op, "forward") && canRunAgain(op) && !kept.contains(op) &&
+          !op->hasAttr(attr::offloaded))
         forward.insert(op);
       else if (isPhase(op, "backward"))
         backward.push_back(op);

@@ -5,6 +5,8 @@
 #include "compiler/Stage/Passes.h"
 #include "compiler/Stage/Slice/MinimumCut.h"
 #include "compiler/Stage/Slice/SliceUtils.h"
+#include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
@@ -57,6 +59,22 @@ private:
   ValueCut cut;
 };
 
+/// What the program places in the host's memory, and does not keep there from the forward to the
+/// backward phase, stays on the device.
+void dropPlacements(func::FuncOp main) {
+  main.walk([&](stablehlo::OptimizationBarrierOp barrier) {
+    if (!barrier->hasAttr(attr::offloaded))
+      return;
+    bool isTop = barrier->getBlock() == &main.front();
+    auto isBackward = [](Operation *user) { return phaseOf(user) == Phase::Backward; };
+    if (isTop && phaseOf(barrier) == Phase::Forward &&
+        llvm::any_of(importer::getUsers(barrier->getResult(0)), isBackward))
+      return;
+    barrier->replaceAllUsesWith(barrier->getOperands());
+    barrier->erase();
+  });
+}
+
 struct TrimActivations : stage::impl::AlpaTrimActivationsBase<TrimActivations> {
   using Base::Base;
 
@@ -66,6 +84,7 @@ struct TrimActivations : stage::impl::AlpaTrimActivationsBase<TrimActivations> {
       getOperation().emitError("the module has no function @main");
       return signalPassFailure();
     }
+    dropPlacements(main);
     Order order;
     std::map<int64_t, SmallVector<Operation *>> layers;
     for (Operation &op : main.front()) {
@@ -98,7 +117,7 @@ void LayerActivations::findCrossing() {
 int64_t LayerActivations::keepCost(Value value) const {
   auto bytes = static_cast<int64_t>(analysis::getTensorBytes(value.getType()));
   auto argument = dyn_cast<BlockArgument>(value);
-  if (argument && isStateArgument(argument))
+  if ((argument && isStateArgument(argument)) || isOffloaded(value))
     return 0;
   // Of a value of this layer that gradients of its own read, the cut decides.
   bool isKeptAnyway = llvm::any_of(importer::getUsers(value), [&](Operation *user) {

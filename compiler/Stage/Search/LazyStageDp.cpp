@@ -392,7 +392,7 @@ llvm::Error stage::explainInfeasible(LazyStageDp &search, StageCosts &costs,
     names += (names.empty() ? "" : ", ") + name + " (" + formatBytes(bytes) + ")";
   std::string host;
   if (int64_t bytes = (*result)->hostBytes)
-    host = "; " + formatBytes(bytes) + " of its state lie in its host's memory" +
+    host = "; " + formatBytes(bytes) + " more lie in its host's memory" +
            ((*result)->hostExcessBytes > 0
                 ? ", of which a device has too little: that is counted as memory of the device"
                 : "");

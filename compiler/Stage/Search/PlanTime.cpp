@@ -146,8 +146,8 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
   timed.flights = countFlights(order, bytes);
   for (auto [stage, flights] : llvm::zip_equal(plan.stages, timed.flights)) {
     const sharding::StagePoint &point = costs.pointOf(stage.choice.id);
-    timed.peakBytes.push_back(
-        std::max(point.steadyPeakBytes(0) + flights.bytes, point.updateBytes));
+    timed.peakBytes.push_back(std::max({point.steadyPeakBytes(0) + flights.bytes, point.updateBytes,
+                                        point.hostPeakBytes(flights.inFlight)}));
   }
   return timed;
 }

@@ -366,6 +366,7 @@ private:
       predicted.append({
           named("host_bytes", integer(result.hostBytes)),
           named("host_seconds", seconds(result.hostSeconds)),
+          named("hidden_host_seconds", seconds(result.hiddenHostSeconds)),
       });
     if (flopsOf.contains("prepare"))
       predicted.append({

@@ -1,5 +1,6 @@
 //===- SliceStages.cpp - one module per stage, one function per phase -----===//
 
+#include "compiler/Analysis/HostMemory.h"
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Stage/Passes.h"
@@ -89,7 +90,8 @@ public:
   int64_t ownerOf(BlockArgument arg) const { return owners[arg.getArgNumber()]; }
   /// How a stage holds a value.
   ShardingSpec specOn(Value value, int64_t stage) const;
-  /// Whether a value is state in the host's memory, or the next one.
+  /// Whether a value is state in the host's memory, or the next one, or waits there for the
+  /// backward phase.
   bool isOnHost(Value value) const { return onHost.contains(value); }
   /// Whether the search said how this stage holds the value.
   bool hasSpecOn(Value value, int64_t stage) const { return foreignSpecs.contains({value, stage}); }
@@ -109,6 +111,7 @@ private:
   LogicalResult assignHome(Operation *op);
   LogicalResult collect();
   LogicalResult planOutput(int64_t index);
+  void findHostActivations();
   LogicalResult planArgumentOutput(int64_t index, BlockArgument arg);
   LogicalResult planMicroBatchOutput(int64_t index, OpResult value);
   /// Truth values cannot be added up.
@@ -192,8 +195,19 @@ LogicalResult SlicePlan::compute() {
       return failure();
   if (failed(checkAccumulated()))
     return failure();
+  findHostActivations();
   number();
   return success();
+}
+
+void SlicePlan::findHostActivations() {
+  for (auto &[key, piece] : pieces)
+    for (const FunctionResult &result : piece.results) {
+      auto isInStage = [&, stage = piece.stage](Operation *op) { return stageOf(op) == stage; };
+      if (result.accumulate == Accumulate::None && result.mainResult < 0 &&
+          analysis::isHostActivation(result.source, isInStage))
+        onHost.insert(result.source);
+    }
 }
 
 LogicalResult SlicePlan::assignHomes() {
@@ -653,6 +667,10 @@ private:
   void cloneOp(Operation *op);
   void markDonated(ArrayRef<const FunctionResult *> results);
   LogicalResult check(Value value, const ShardingSpec &spec);
+  IntegerAttr layerOf(Operation *op) {
+    auto layer = op->getAttrOfType<IntegerAttr>(attr::layer);
+    return layer ? layer : builder.getI64IntegerAttr(0);
+  }
   ShardingAttr shardingAttr(const ShardingSpec &spec) {
     return ShardingAttr::get(builder.getContext(), spec);
   }
@@ -703,8 +721,11 @@ LogicalResult PieceBuilder::build(Block *body) {
       return failure();
     argAttrs[index].set(attr::value, builder.getI64IntegerAttr(plan.idOf(input)));
     argAttrs[index].set(attr::sharding, shardingAttr(spec));
-    if (plan.isOnHost(input))
+    if (plan.isOnHost(input)) {
       argAttrs[index].set(attr::memory, builder.getStringAttr("host"));
+      if (input.getDefiningOp()) // Comes to the device with what its first reader's layer reads.
+        argAttrs[index].set(attr::layer, layerOf(analysis::firstBackwardReader(input)));
+    }
     mapping.map(input, entry->getArgument(index));
   }
 
@@ -736,8 +757,11 @@ DictionaryAttr PieceBuilder::resultAttributes(const FunctionResult &result) {
   NamedAttrList attributes;
   attributes.set(attr::value, builder.getI64IntegerAttr(result.id));
   attributes.set(attr::sharding, shardingAttr(result.spec));
-  if (plan.isOnHost(result.source))
+  if (plan.isOnHost(result.source)) {
     attributes.set(attr::memory, builder.getStringAttr("host"));
+    if (!piece.isUpdate())
+      attributes.set(attr::layer, layerOf(result.source.getDefiningOp()));
+  }
   if (!piece.runsOnce() && result.accumulate != Accumulate::None)
     attributes.set(attr::accumulate, builder.getStringAttr(stringify(result.accumulate)));
   if (result.partOf)
@@ -747,8 +771,9 @@ DictionaryAttr PieceBuilder::resultAttributes(const FunctionResult &result) {
 
 void PieceBuilder::cloneOp(Operation *op) {
   Operation *clone = builder.clone(*op, mapping);
-  for (StringRef name : {StringRef(attr::phase), StringRef(attr::eqn), StringRef(attr::layer),
-                         StringRef(attr::stage), StringRef(attr::operandShardings)})
+  for (StringRef name :
+       {StringRef(attr::phase), StringRef(attr::eqn), StringRef(attr::layer),
+        StringRef(attr::stage), StringRef(attr::operandShardings), StringRef(attr::offloaded)})
     clone->removeAttr(name);
   if (stageOf(op) == piece.stage)
     return;

@@ -110,13 +110,14 @@ ShardingSpec BackwardSplit::specOf(Value value) const {
   return ShardingSpec::replicated(cast<RankedTensorType>(value.getType()).getRank());
 }
 
-/// What keeping the value until the weight part costs a device; weights stay anyway.
+/// What keeping the value until the weight part costs a device; weights stay anyway, and what is
+/// in the host's memory stays there.
 int64_t BackwardSplit::bytesOf(Value value) const {
   auto type = cast<RankedTensorType>(value.getType());
   ShardingSpec spec;
   if (auto argument = dyn_cast<BlockArgument>(value)) {
     const schedule::Port &port = backward.inputs[argument.getArgNumber()];
-    if (sliced.isArgument(port.id) && !sliced.isBatch(port.id))
+    if (port.isOnHost || (sliced.isArgument(port.id) && !sliced.isBatch(port.id)))
       return 0;
     spec = port.sharding.getSpec();
   } else {

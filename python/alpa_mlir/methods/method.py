@@ -656,7 +656,9 @@ class Method(ABC):
     def import_passes(self, cluster: Cluster) -> str:
         """Passes that read the step, of whatever number of micro-batches."""
         kept = "keep-shardings" if self.method == "manual" else "pin-shardings"
-        keeps = {kept: "true"} if self.sharding_constraints == "keep" else {}
+        keeps: dict[str, str] = {kept: "true"} if self.sharding_constraints == "keep" else {}
+        if self.offload != "none" and cluster.host_copy_seconds_per_byte is not None:
+            keeps["keep-placements"] = "true"
         read = _with_options("alpa-import", keeps)
         # Moments come to the device layer by layer.
         cuts = self.may_cut(cluster) or self.offload == "optimizer"
@@ -798,7 +800,7 @@ class Method(ABC):
                 "alpa-export-shardy" if self.export == "shardy" else "alpa-lower-to-collectives",
                 "alpa-expand-maps",
                 "alpa-expand-grouped-dots",
-                *(("alpa-copy-host-state",) if self.offload == "optimizer" else ()),
+                *(("alpa-copy-host-state",) if self.offload != "none" else ()),
             )
         )
 

@@ -83,9 +83,11 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
         )
     if copies > 0:
         lines.append(
-            f"{_time(copies)} are copies of state from the hosts' memory in the update; those back "
-            "run beside them"
+            f"{_time(copies)} are copies between devices and the memory of their hosts that the "
+            "step waits for"
         )
+    if beside := float(found.get("hidden_host_seconds", 0.0)):
+        lines.append(f"{_time(beside)} of such copies more are hidden by other work")
     lines.append("communication")
     for row in sorted(found["communication"], key=lambda row: -row["seconds"]):
         axis = f"axis {row['axis']}" if "axis" in row else "any axis"
@@ -263,7 +265,7 @@ class StageLimits:
         communication_seconds: of a step, between the devices of the stage; None if the plan does
             not say.
         peak_bytes, capacity_bytes: of one device; None if the plan or the cluster do not say.
-        host_bytes: of state that a device has in the memory of its host.
+        host_bytes: that a device has in the memory of its host.
         gap: how far the solver's choice of shardings may be from the best, as a part of it.
         is_optimal: whether it is proved to be the best.
     """

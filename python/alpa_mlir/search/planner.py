@@ -9,6 +9,7 @@ import functools
 import json
 import re
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
@@ -847,6 +848,10 @@ def find_plan(
         MethodError, MicroBatchError, UnsupportedOpError, InfeasiblePlanError: by the cause.
         DevicesError: the method's finalists cannot be measured in this process.
     """
+    placed = traced.text.count(_PLACED_ON_HOST)
+    why = _why_placements_stay(cluster, method)
+    if placed and why:
+        _warn_of_placements(placed, why)
     # A function as a schedule does not say whether it is the one of another day.
     cache = PlanCache(kept_in) if kept_in and isinstance(method.schedule, str) else None
     annotated = _signature_json(traced, method)
@@ -875,9 +880,42 @@ def find_plan(
         fingerprint=traced.fingerprint,
         timed_out_solves=timed_out_solves,
     )
+    if placed and not why and not _keeps_activations_on_hosts(plan):
+        _warn_of_placements(
+            placed, "none of them is kept from the forward to the backward phase of one stage"
+        )
     if cache is not None and not plan.timed_out_solves:  # Another search may find a better one.
         cache.put(name, plan)
     return plan
+
+
+_PLACED_ON_HOST = '_xla_buffer_placement = "pinned_host"'
+
+
+def _why_placements_stay(cluster: Cluster, method: Method) -> str:
+    """Why what a step places in host memory stays on the devices; empty if it may go there."""
+    if method.offload == "none":
+        return 'the method says offload="none"'
+    if cluster.host_copy_seconds_per_byte is None:
+        return "the cluster does not say what memory its hosts have (`host_memory` of `hosts`)"
+    return ""
+
+
+def _keeps_activations_on_hosts(plan: Plan) -> bool:
+    return any(
+        tensor.on_host
+        for stage in plan.stages
+        if "forward" in stage.functions
+        for tensor in stage.functions["forward"].outputs
+    )
+
+
+def _warn_of_placements(count: int, why: str) -> None:
+    warnings.warn(
+        f"{count} {'values' if count > 1 else 'value'} that the step places in host memory stay on "
+        f"the devices, and count there: {why}",
+        stacklevel=2,
+    )
 
 
 def _best_variant(

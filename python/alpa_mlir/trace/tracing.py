@@ -350,14 +350,6 @@ def trace(
     module = call_rules.attached(lowered.compiler_ir("stablehlo").operation)
     _check_main(module, len(inputs), len(outputs), name)
     text = module.get_asm(print_generic_op_form=True, enable_debug_info=True)
-    placed = text.count(_PLACED_ON_HOST)
-    if placed:
-        warnings.warn(
-            f"{placed} {'values' if placed > 1 else 'value'} that the step places in host memory "
-            "stay on the devices, and count there; methods move the optimizer's state by "
-            'themselves (offload="optimizer"), and compute layers again (remat)',
-            stacklevel=2,
-        )
     # Kernels that are known by name have no form for the CPU either.
     expands |= not compute_capability and not _has_gpu() and _NAMED_KERNEL in text
     if expands:
@@ -391,7 +383,6 @@ def trace(
 
 
 _NAMED_KERNEL = 'call_target_name = "te_'  # Of Transformer Engine.
-_PLACED_ON_HOST = '_xla_buffer_placement = "pinned_host"'
 _ANY_GPU = "10.0"  # Where kernels are written in plain ops, which GPU does not matter.
 
 

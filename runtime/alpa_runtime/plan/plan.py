@@ -1107,6 +1107,7 @@ _TOTALS: Mapping[str, Callable[[Node], Any]] = {
     "communication_seconds": Node.number,
     "held_bytes_seconds": Node.number,
     "host_seconds?": Node.number,
+    "hidden_host_seconds?": Node.number,
     "hidden_communication_seconds?": Node.number,
     "exposed_communication_seconds?": Node.number,
     "product_seconds?": Node.number,

@@ -1,4 +1,4 @@
-"""State of the optimizer in the memory of the devices' hosts, in all kinds of plans.
+"""State and activations in the memory of the devices' hosts, in all kinds of plans.
 
 Results equal those of `jax.jit`.
 """
@@ -227,7 +227,7 @@ def test_what_does_not_fit_goes_to_the_host(method):
     plan = parallel_of(step, method, small(latency=0)).plan(state, batch).plan
     assert sum(stage.predicted["host_bytes"] for stage in plan.stages) > 0
     assert "on host" in plan.as_text()
-    assert "copies of state" in alpa_mlir.explain(plan)
+    assert "copies between devices" in alpa_mlir.explain(plan)
     for cluster in (small(), small(bytes=1 << 20)):  # Nothing said of hosts, and too little.
         with pytest.raises(InfeasiblePlanError):
             parallel_of(step, method, cluster).plan(state, batch)
@@ -253,44 +253,165 @@ def test_what_cannot_be_asked_for():
         ShardParallel(offload="host")
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        jax.checkpoint_policies.save_and_offload_only_these_names(
-            names_which_can_be_saved=[],
-            names_which_can_be_offloaded=["wide"],
-            offload_src="device",
-            offload_dst="pinned_host",
+def offloading(*names):
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=list(names),
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+
+def by_hand(x, w):
+    """Its gradient has what it is of on the host, and nothing else."""
+
+    @jax.custom_vjp
+    def twice(x, w):
+        return jnp.tanh(x @ w) @ w.T
+
+    def forward(x, w):
+        kept = jax.device_put((x, jnp.tanh(x @ w)), jax.memory.Space.Host)
+        return twice(x, w), (*kept, w)
+
+    def backward(kept, g):
+        x, y = jax.device_put(kept[:2], jax.memory.Space.Device)
+        w = kept[2]
+        inner = (g @ w) * (1 - y**2)
+        return inner @ w.T, x.T @ inner + g.T @ y
+
+    twice.defvjp(forward, backward)
+    return twice(x, w)
+
+
+def named(x, w):
+    x = checkpoint_name(x, "in")
+    return jnp.tanh(checkpoint_name(x @ w, "wide")) @ w.T
+
+
+# What of a layer goes to the host, and how often.
+PLACED = {
+    "names": (jax.checkpoint(named, policy=offloading("wide", "in")), 2),
+    "products": (
+        jax.checkpoint(
+            named,
+            policy=jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
         ),
-        jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
+        1,
+    ),
+    "by hand": (by_hand, 2),
+}
+GPU_TYPES = {name: kind | {"compute_capability": 9.0} for name, kind in TYPES.items()}
+# Lowered for CUDA, where JAX writes placements, as this process has fewer devices; run on CPUs.
+GPUS = CLUSTER | {
+    "device_types": GPU_TYPES,
+    "hosts": CLUSTER["hosts"] | {"count": 16, "host_memory": HOST},
+}
+ONE_STAGE = {"submeshes": [(1, 4)], "layers": 4, "layer_ranges": [(0, 4)]}
+PLACING = {
+    "one stage": PipeshardParallel(num_micro_batches=4, **ONE_STAGE),
+    "one micro-batch": PipeshardParallel(**ONE_STAGE),
+    "collectives": PipeshardParallel(num_micro_batches=2, export="collectives", **ONE_STAGE),
+    "zero-3": PipeshardParallel(num_micro_batches=2, method="zero-3", **ONE_STAGE),
+    "stages": PipeshardParallel(num_micro_batches=4, **STAGES),
+    "stages, rematerialized": PipeshardParallel(num_micro_batches=2, remat="all", **STAGES),
+    "gpipe": PipeshardParallel(num_micro_batches=4, schedule="gpipe", **STAGES),
+    "zb-h1": PipeshardParallel(num_micro_batches=4, schedule="zb-h1", **STAGES),
+}
+
+
+def placing_step(block, style):
+    def forward(weights, x):
+        if style == "scan":
+            return jax.lax.scan(lambda x, w: (x + 0.1 * block(x, w), None), x, weights)[0]
+        for w in weights:
+            x = x + 0.1 * block(x, w)
+        return x
+
+    def step(weights, x):
+        value, grads = jax.value_and_grad(lambda w: jnp.mean(forward(w, x) ** 2))(weights)
+        return jax.tree.map(lambda w, g: w - 100 * g, weights, grads), value
+
+    return step
+
+
+def placing_arguments(style):
+    weights = jax.random.normal(jax.random.key(0), (LAYERS, 64, 128)) / 8
+    x = jax.random.normal(jax.random.key(1), (16, 64))
+    return weights if style == "scan" else list(weights), x
+
+
+def check_one_step(planned, step, weights, x):
+    found, expected = planned.load()(weights, x), jax.jit(step)(weights, x)
+    assert_equal(found[0], expected[0], weights)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("style", "placed", "name"),
+    [("list", "names", name) for name in PLACING]
+    + [("scan", "names", name) for name in ("one stage", "stages", "collectives")]
+    + [("list", placed, "stages") for placed in ("products", "by hand")],
+)
+def test_placements_of_the_program(style, placed, name):
+    block, times = PLACED[placed]
+    step, (weights, x) = placing_step(block, style), placing_arguments(style)
+    plan = (planned := parallel_of(step, PLACING[name], GPUS).plan(weights, x)).plan
+    assert copies_of(plan)[1] == times * LAYERS
+    assert copies_of(plan)[0] >= times * LAYERS  # Both parts of a backward phase may read them.
+    bytes_of_layer = 16 * 64 * 4 + 16 * 128 * 4
+    held = 0
+    for stage in plan.stages:
+        seen = stage.predicted
+        part = seen["micro_batches_in_flight"] / plan.num_micro_batches
+        held += seen["host_bytes"] * len(plan.meshes[stage.mesh].devices) / part
+        assert seen["host_seconds"] > 0
+    if placed == "names":
+        assert held >= LAYERS * bytes_of_layer  # More where devices hold the same.
+    # Split like any other value, in micro-batches without a barrier.
+    assert not plan.exactness.barriers
+    check_one_step(planned, step, weights, x)
+
+
+def test_copies_of_activations_come_layer_by_layer():
+    step, (weights, x) = placing_step(PLACED["names"][0], "list"), placing_arguments("list")
+    plan = parallel_of(step, PLACING["one stage"], GPUS).plan(weights, x).plan
+    (stage,) = plan.stages
+    text = next(iter(plan.modules.values()))
+    backward = text[text.index("@backward") : text.index("@update")]
+    waiting = re.findall(r"optimization_barrier.*", backward)
+    # Layers whose copies wait, and the barrier of each jax.checkpoint.
+    assert len(waiting) == LAYERS - 2 + LAYERS
+    copies = stage.predicted["host_seconds"] + stage.predicted["hidden_host_seconds"]
+    link = stage.predicted["host_bytes"] / 1e9 + 2 * LAYERS * 1e-5
+    assert copies == pytest.approx(2 * 4 * link)  # Both ways, for each micro-batch.
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts", "why"),
+    [
+        ({"offload": "none"}, {"host_memory": HOST}, 'the method says offload="none"'),
+        ({}, {}, "does not say what memory its hosts have"),
     ],
 )
-@pytest.mark.parametrize("count", [1, 2])
-def test_placements_of_the_program_change_nothing(policy, count):
-    """Lowered for CUDA, where JAX writes them; run on CPUs."""
+def test_placements_that_stay_on_devices(options, hosts, why):
+    step, (weights, x) = placing_step(PLACED["names"][0], "list"), placing_arguments("list")
+    cluster = GPUS | {"hosts": CLUSTER["hosts"] | {"count": 16} | hosts}
+    method = replace(PLACING["stages"], **options)
+    with pytest.warns(UserWarning, match=f"places in host memory stay on the devices.*{why}"):
+        planned = parallel_of(step, method, cluster).plan(weights, x)
+    assert copies_of(planned.plan) == (0, 0)
+    check_one_step(planned, step, weights, x)
 
-    def block(x, w):
-        return jnp.tanh(checkpoint_name(x @ w, "wide")) @ w.T
+
+def test_placements_within_a_phase_stay_on_devices():
+    """Of what goes there and back at once nothing is gained."""
 
     def step(w, x):
-        value, grads = jax.value_and_grad(
-            lambda w: jnp.mean(jax.checkpoint(block, policy=policy)(x, w) ** 2)
-        )(w)
-        return w - grads, value
+        y = jax.device_put(jax.device_put(x @ w, jax.memory.Space.Host), jax.memory.Space.Device)
+        return w - jnp.mean(y), jnp.mean(y)
 
-    w = jax.random.normal(jax.random.key(0), (64, 128)) / 8
-    x = jax.random.normal(jax.random.key(1), (16, 64))
-    types = {name: kind | {"compute_capability": 9.0} for name, kind in TYPES.items()}
-    cluster = CLUSTER | {"device_types": types, "hosts": CLUSTER["hosts"] | {"count": 16}}
-    method = PipeshardParallel(
-        num_micro_batches=count, submeshes=[(1, 4)], layers=1, layer_ranges=[(0, 1)]
-    )
-    with pytest.warns(UserWarning, match="places in host memory stay on the devices"):
-        planned = parallel_of(step, method, cluster).plan(w, x)
-    (text,) = planned.plan.modules.values()
-    assert "annotate_device_placement" not in text
-    # Split like any other value, in micro-batches without a barrier.
-    assert not planned.plan.exactness.barriers
-    found, expected = planned.load()(w, x), jax.jit(step)(w, x)
-    assert_equal(found[0], expected[0], w)
-    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
+    w, x = jax.random.normal(jax.random.key(0), (64, 64)), jnp.ones((16, 64))
+    with pytest.warns(UserWarning, match="from the forward to the backward phase"):
+        planned = parallel_of(step, PipeshardParallel(submeshes=[(1, 4)]), GPUS).plan(w, x)
+    assert copies_of(planned.plan) == (0, 0)
+    check_one_step(planned, step, w, x)
