@@ -232,7 +232,9 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     or computed again for their gradients as alpa-rematerialize does, with
     `remat-keeps=auto` also with values kept that are cheap to hold and dear to make.
     `@main` is rewritten for the stages that take it, and lists their layers in
-    `alpa.rematerialized`.
+    `alpa.rematerialized`. With `offload=activations` what gradients read of forward ops waits
+    in the hosts' memory, but for the last layer, and for values of less than 256 KiB; these
+    ops then have `alpa.offloaded`.
 
     Before: ops with `alpa.phase` and `alpa.layer`. After: the module has
     `alpa.stages`, `alpa.num_micro_batches`, `alpa.schedule`, `alpa.cluster` and
@@ -292,6 +294,9 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     Option<"rematKeeps", "remat-keeps", "std::string", /*default=*/"\"given\"",
            "What such layers keep all the same: `given`, what alpa-rematerialize said, or `auto` "
            "for nothing, products or a minimum cut, whatever takes the fewest seconds">,
+    Option<"offload", "offload", "std::string", /*default=*/"\"none\"",
+           "What waits in the hosts' memory beside state that is marked: `none`, or `activations` "
+           "of all stages, whichever these are with the fewest seconds where remat is auto">,
     Option<"workLimit", "work-limit", "double", /*default=*/"3e10",
            "Table entries and combinations that the solver may go through for one stage, about "
            "5e8 a second; the best found by then counts">,

@@ -247,7 +247,8 @@ private:
       } else {
         keeps |= (phases & (phases - 1)) != 0;
       }
-      if (below) {
+      // In one stage with its maker, what is offloaded is no layer's.
+      if (below || isOffloaded(ir)) {
         classes.layers[touch].countedBelow.insert(ir);
         classes.layers[touch].counting =
             hashWords({classes.layers[touch].counting, value.numbers[i]});

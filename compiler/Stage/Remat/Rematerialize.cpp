@@ -47,9 +47,9 @@ static bool canRunAgain(Operation *op) {
             }).wasInterrupted();
 }
 
-KeptOps stage::findKeptProducts(func::FuncOp main) {
-  KeptOps kept;
-  llvm::DenseSet<Value> ofState; // Weights, and what is made of them alone.
+/// Weights, and what is made of them alone.
+static llvm::DenseSet<Value> valuesOfState(func::FuncOp main) {
+  llvm::DenseSet<Value> ofState;
   for (BlockArgument argument : main.getArguments())
     if (isStateArgument(argument))
       ofState.insert(argument);
@@ -57,8 +57,17 @@ KeptOps stage::findKeptProducts(func::FuncOp main) {
     SmallVector<Value> used = getUsedValues(&op);
     if (!used.empty() && llvm::all_of(used, [&](Value value) { return ofState.contains(value); }))
       ofState.insert(op.result_begin(), op.result_end());
+  }
+  return ofState;
+}
+
+KeptOps stage::findKeptProducts(func::FuncOp main) {
+  KeptOps kept;
+  llvm::DenseSet<Value> ofState = valuesOfState(main);
+  for (Operation &op : main.front().without_terminator()) {
     if (!isPhase(&op, "forward"))
       continue;
+    SmallVector<Value> used = getUsedValues(&op);
     std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(&op);
     if (!rule || !rule->heavy)
       continue;
@@ -417,31 +426,44 @@ unsigned stage::rematerializeLayers(func::FuncOp main, ArrayRef<bool> chosen,
   return clones;
 }
 
-std::vector<KeptOps> stage::findCuts(func::FuncOp main, ArrayRef<bool> layers,
-                                     const cost::CostModel &device, unsigned mostCuts) {
-  // From half of what it takes to write a byte, up to products of the largest models.
+namespace {
+struct Cut {
+  KeptOps kept;
+  double bytes = 0, seconds = 0; // Kept, and to make the rest again.
+};
+} // namespace
+
+/// At prices from half of what it takes to write a byte up to products of the largest models:
+/// from all that is kept to all that is made again.
+static void forEachCut(func::FuncOp main, ArrayRef<bool> layers, OpSeconds &seconds,
+                       llvm::function_ref<WalkResult(Cut)> visit) {
   constexpr unsigned kPrices = 18;
-  constexpr double kDistinct = 0.02, kWorth = 0.01;
-  struct Cut {
-    KeptOps kept;
-    double bytes = 0, seconds = 0;
-  };
-  OpSeconds seconds(device);
   double price = 0.5 * seconds.perByte();
-  if (!(price > 0))
-    return {};
-  std::vector<Cut> cuts; // From all that is kept to all that is made again.
   std::vector<LayerRematerializer> cutters;
   for (auto [layer, ops] : llvm::enumerate(opsOfLayers(main, layers.size())))
     if (layers[layer])
       cutters.emplace_back(main, layer, ops, KeptOps());
-  for (unsigned step = 0; step < kPrices; ++step, price *= 2) {
+  for (unsigned step = 0; price > 0 && step < kPrices; ++step, price *= 2) {
     Cut cut;
     for (LayerRematerializer &cutter : cutters)
       cutter.cut(price, seconds, cut.kept, cut.bytes, cut.seconds);
+    if (visit(std::move(cut)).wasInterrupted())
+      return;
+  }
+}
+
+std::vector<KeptOps> stage::findCuts(func::FuncOp main, ArrayRef<bool> layers,
+                                     const cost::CostModel &device, unsigned mostCuts) {
+  constexpr double kDistinct = 0.02, kWorth = 0.01;
+  OpSeconds seconds(device);
+  std::vector<Cut> cuts;
+  forEachCut(main, layers, seconds, [&](Cut cut) {
     if (cuts.empty() || cut.bytes < cuts.back().bytes * (1 - kDistinct))
       cuts.push_back(std::move(cut));
-  }
+    return WalkResult::advance();
+  });
+  if (cuts.empty())
+    return {};
   // The ends are the step as it is written, or nearly so, and all made again. Between them those
   // that save most beside a mixture of their neighbours.
   std::set<size_t> taken{0, cuts.size() - 1};
@@ -468,6 +490,43 @@ std::vector<KeptOps> stage::findCuts(func::FuncOp main, ArrayRef<bool> layers,
     if (i > 0 && i + 1 < cuts.size())
       found.push_back(std::move(cuts[i].kept));
   return found;
+}
+
+KeptOps stage::findHostCut(func::FuncOp main, ArrayRef<bool> layers,
+                           const cost::CostModel &device) {
+  OpSeconds seconds(device);
+  double forward = 0;
+  for (Operation &op : main.front().without_terminator())
+    if (isPhase(&op, "forward"))
+      forward += seconds.again(&op);
+  KeptOps kept;
+  forEachCut(main, layers, seconds, [&](Cut cut) {
+    kept = std::move(cut.kept);
+    return device.hostSeconds(cut.bytes) > forward ? WalkResult::advance()
+                                                   : WalkResult::interrupt();
+  });
+  return kept;
+}
+
+unsigned stage::offloadActivations(func::FuncOp main, ArrayRef<bool> layers) {
+  constexpr double kLeastBytes = 1 << 18; // Below, a copy's latency is most of what it takes.
+  llvm::DenseSet<Value> ofState = valuesOfState(main);
+  unsigned offloaded = 0;
+  for (Operation &op : main.front().without_terminator()) {
+    auto layer = static_cast<size_t>(*layerOf(&op));
+    bool isLast = layers.size() > 1 && layer + 1 == layers.size();
+    if (!isPhase(&op, "forward") || !layers[layer] || isLast || importer::isConstantLike(&op))
+      continue;
+    for (OpResult result : op.getResults()) {
+      if (ofState.contains(result) || analysis::getTensorBytes(result.getType()) < kLeastBytes ||
+          llvm::none_of(importer::getUsers(result),
+                        [](Operation *user) { return isPhase(user, "backward"); }))
+        continue;
+      setOffloaded(result);
+      ++offloaded;
+    }
+  }
+  return offloaded;
 }
 
 std::vector<int64_t> stage::keptBytes(func::FuncOp main, unsigned numLayers) {

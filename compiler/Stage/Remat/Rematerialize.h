@@ -35,6 +35,16 @@ KeptOps findKeptProducts(mlir::func::FuncOp main);
 std::vector<KeptOps> findCuts(mlir::func::FuncOp main, llvm::ArrayRef<bool> layers,
                               const cost::CostModel &device, unsigned mostCuts);
 
+/// Of the same cuts the one that makes the least again whose values the link to the host carries
+/// while the forward phase runs.
+KeptOps findHostCut(mlir::func::FuncOp main, llvm::ArrayRef<bool> layers,
+                    const cost::CostModel &device);
+
+/// Marks what backward ops read of these layers' forward ops, but for the last layer of several,
+/// whose gradients come at once, for what is made of state alone, and for small values: it waits in
+/// the host's memory (`alpa.offloaded`). Returns the number of values.
+unsigned offloadActivations(mlir::func::FuncOp main, llvm::ArrayRef<bool> layers);
+
 /// For each layer, the unsharded bytes of what its backward ops read of the forward
 /// phase of one micro-batch.
 std::vector<int64_t> keptBytes(mlir::func::FuncOp main, unsigned numLayers);

@@ -499,6 +499,8 @@ private:
   attempt(const SearchSetup &setup, std::vector<const StepVariant *> variants,
           bool ignoresMemory = false, double mostSeconds = kInfinity, size_t mostWork = ~size_t(0));
   llvm::Expected<std::unique_ptr<StageAttempt>> searchWays(const SearchSetup &setup);
+  llvm::Expected<std::unique_ptr<StageAttempt>> searchOffloaded(const SearchSetup &setup,
+                                                                ArrayRef<bool> layers);
   llvm::Expected<std::unique_ptr<StageAttempt>> searchSchedules(const SearchSetup &setup);
   const SearchSetup &addVirtualSetup(const SearchSetup &setup, StageSearchSpace tried);
   llvm::Error tryVirtualStages(const SearchSetup &setup, std::unique_ptr<StageAttempt> &best);
@@ -510,11 +512,16 @@ private:
   size_t solvedLayers = 0; // By all attempts.
   llvm::Error addAgain(const SearchSetup &setup, ArrayRef<bool> layers,
                        std::optional<KeptOps> kept = std::nullopt);
+  llvm::Expected<std::unique_ptr<StageAttempt>>
+  attemptEach(const SearchSetup &setup, std::vector<const StepVariant *> variants);
+  bool offloads() const { return offload == "activations"; }
 
-  /// The step as it is written, and with layers computed again.
+  /// The step as it is written, and in other ways: with layers computed again, or with `offload`
+  /// all ways, with activations in the hosts' memory.
   std::shared_ptr<StepVariant> plain;
   struct Again {
     std::shared_ptr<StepVariant> variant;
+    SmallVector<bool> layers;    // That it computes again.
     std::optional<KeptOps> kept; // Ops of @main; or else what `alpa.keeps_products` says.
   };
   std::vector<Again> again;             // What needs the least memory comes first.
@@ -551,6 +558,8 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
     return fail("gap must be at least 0 and below 1, and epsilon at least 0");
   if (remat != "none" && remat != "auto")
     return fail("remat must be none or auto, got '" + remat + "'");
+  if (offload != "none" && offload != "activations")
+    return fail("offload must be none or activations, got '" + offload + "'");
   if (rematKeeps != "given" && rematKeeps != "auto")
     return fail("remat-keeps must be given or auto, got '" + rematKeeps + "'");
   if (submeshes.empty() && (!meshShapes.empty() || !layerRanges.empty()))
@@ -640,6 +649,8 @@ AlpaSearchStagesPass::searchWays(const SearchSetup &setup) {
   RematerializationSavings savings;
   if (remat == "auto")
     savings = findSavings(main, setup.problem.numLayers);
+  if (offloads())
+    return searchOffloaded(setup, savings.layers);
   bool isWorth = savings.part >= kLittle;
   llvm::Expected<std::unique_ptr<StageAttempt>> first =
       attempt(setup, {plain.get()}, /*ignoresMemory=*/isWorth);
@@ -659,34 +670,74 @@ AlpaSearchStagesPass::searchWays(const SearchSetup &setup) {
       if (llvm::Error error = addAgain(setup, savings.layers, std::move(kept)))
         return std::move(error);
   }
-  if (!setup.options.allDiffer) {
-    std::vector<const StepVariant *> variants{plain.get()};
-    for (const Again &way : again)
-      variants.push_back(way.variant.get());
+  std::vector<const StepVariant *> variants{plain.get()};
+  for (const Again &way : again)
+    variants.push_back(way.variant.get());
+  return attemptEach(setup, std::move(variants));
+}
+
+llvm::Expected<std::unique_ptr<StageAttempt>>
+AlpaSearchStagesPass::attemptEach(const SearchSetup &setup,
+                                  std::vector<const StepVariant *> variants) {
+  if (!setup.options.allDiffer)
     return attempt(setup, std::move(variants));
-  }
   // What such a method does to a stage depends on how the others are written.
-  llvm::Expected<std::unique_ptr<StageAttempt>> best = attempt(setup, {plain.get()});
-  for (const Again &way : again) {
+  llvm::Expected<std::unique_ptr<StageAttempt>> best = attempt(setup, {variants.front()});
+  for (const StepVariant *variant : llvm::drop_begin(variants)) {
     if (!best)
       return best;
-    llvm::Expected<std::unique_ptr<StageAttempt>> other = attempt(setup, {way.variant.get()});
+    llvm::Expected<std::unique_ptr<StageAttempt>> other = attempt(setup, {variant});
     if (!other || (*other)->found.timed.stepSeconds < (*best)->found.timed.stepSeconds)
       best = std::move(other);
   }
   return best;
 }
 
+/// With activations on the hosts: all that gradients read, or where `layers` may be computed again,
+/// what comes into them, products, or the values of minimum cuts.
+llvm::Expected<std::unique_ptr<StageAttempt>>
+AlpaSearchStagesPass::searchOffloaded(const SearchSetup &setup, ArrayRef<bool> layers) {
+  if (again.empty()) {
+    SmallVector<bool> none(setup.problem.numLayers, false);
+    std::vector<std::pair<ArrayRef<bool>, std::optional<KeptOps>>> ways;
+    if (llvm::is_contained(layers, true)) {
+      ways.emplace_back(layers, std::nullopt);
+      cost::CostModel device(setup.space.meshes.front());
+      for (KeptOps &kept : findCuts(main, layers, device, /*mostCuts=*/1))
+        ways.emplace_back(layers, std::move(kept));
+      ways.emplace_back(layers, findKeptProducts(main));
+      ways.emplace_back(layers, findHostCut(main, layers, device));
+    } else {
+      ways.emplace_back(none, std::nullopt);
+    }
+    for (auto &[computed, kept] : ways)
+      if (llvm::Error error = addAgain(setup, computed, std::move(kept)))
+        return std::move(error);
+  }
+  auto isOnHost = [](Operation &op) { return op.hasAttr(attr::offloaded); };
+  if (llvm::none_of(again, [&](const Again &way) {
+        return llvm::any_of(way.variant->function.front(), isOnHost);
+      }))
+    return makeError(ErrorCode::Method, "offload: but for the last layer, gradients read no value "
+                                        "of 256 KiB or more of the forward phase");
+  std::vector<const StepVariant *> variants;
+  for (const Again &way : again)
+    variants.push_back(way.variant.get());
+  return attemptEach(setup, std::move(variants));
+}
+
 llvm::Error AlpaSearchStagesPass::addAgain(const SearchSetup &setup, ArrayRef<bool> layers,
                                            std::optional<KeptOps> kept) {
   func::FuncOp function = cloneRematerialized(main, layers, kept ? &*kept : nullptr);
+  if (offloads())
+    offloadActivations(function, SmallVector<bool>(layers.size(), true));
   llvm::Expected<std::unique_ptr<StepVariant>> variant =
       StepVariant::read(function, method, setup.space.meshes);
   if (!variant) {
     function.erase();
     return variant.takeError();
   }
-  again.push_back({std::move(*variant), std::move(kept)});
+  again.push_back({std::move(*variant), SmallVector<bool>(layers), std::move(kept)});
   return llvm::Error::success();
 }
 
@@ -788,9 +839,8 @@ llvm::Error AlpaSearchStagesPass::settle(StageAttempt &attempt,
     for (const Again &way : again) {
       if (&attempt.variantOf(stage) != way.variant.get())
         continue;
-      auto known = way.variant->function->getAttrOfType<DenseI64ArrayAttr>(attr::rematerialized);
-      for (unsigned layer = stage.lo; known && layer < stage.hi; ++layer)
-        chosen[layer] = llvm::is_contained(known.asArrayRef(), int64_t(layer));
+      for (unsigned layer = stage.lo; layer < stage.hi; ++layer)
+        chosen[layer] = way.layers[layer];
       isGiven |= way.kept.has_value();
       for (unsigned layer = stage.lo; way.kept && layer < stage.hi; ++layer)
         for (Operation *op : plain->layers.opsOfLayer[layer])
@@ -798,6 +848,8 @@ llvm::Error AlpaSearchStagesPass::settle(StageAttempt &attempt,
             kept.insert(op);
     }
   rematerializeLayers(main, chosen, isGiven ? &kept : nullptr);
+  if (offloads())
+    offloadActivations(main, SmallVector<bool>(chosen.size(), true));
   llvm::Expected<std::unique_ptr<StepVariant>> variant = StepVariant::read(main, method, meshes);
   if (!variant)
     return variant.takeError();
@@ -836,11 +888,14 @@ llvm::Error AlpaSearchStagesPass::run() {
                               virtualTried.schedules.empty() ? 1 : virtualTried.stagesPerMesh);
   if (!space)
     return space.takeError();
-  if (llvm::any_of(main.getArguments(), isHostArgument) &&
-      llvm::none_of(space->meshes,
-                    [](const cost::LogicalMesh &mesh) { return mesh.hostMemory.has_value(); }))
-    return makeError(ErrorCode::Method, "the cluster does not say what memory its hosts have, in "
-                                        "which state is to be kept; give `host_memory` of `hosts`");
+  bool keepsState = llvm::any_of(main.getArguments(), isHostArgument);
+  if ((keepsState || offloads()) && llvm::none_of(space->meshes, [](const cost::LogicalMesh &mesh) {
+        return mesh.hostMemory.has_value();
+      }))
+    return makeError(ErrorCode::Method,
+                     llvm::Twine("the cluster does not say what memory its hosts have, in which ") +
+                         (keepsState ? "state is" : "activations are") +
+                         " to be kept; give `host_memory` of `hosts`");
   llvm::Expected<std::vector<StageRule>> rules =
       applyPipelineMethod(pipeline, *described, numLayers, *space);
   if (!rules)
@@ -951,8 +1006,8 @@ llvm::Error AlpaSearchStagesPass::run() {
                        "no plan exists: no way to split the model's operators was found for any "
                        "stage");
     };
-    return fail(
-        explainInfeasible((*best)->search, costs, setup.tried, main, !again.empty(), whyNone));
+    return fail(explainInfeasible((*best)->search, costs, setup.tried, main,
+                                  !again.empty() && remat == "auto", whyNone));
   }
   const TimedPlan &timed = found.timed;
   if (timed.devices.empty())

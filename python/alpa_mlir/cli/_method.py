@@ -81,10 +81,11 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
     )
     add(
         "--offload",
-        choices=("auto", "none", "optimizer"),
-        help="what lies in the memory of the devices' hosts between steps; optimizer: the state "
-        "that the update alone reads, auto: the same where no plan fits without, or where layers "
-        "would be computed again (default: auto)",
+        choices=("auto", "none", "optimizer", "activations", "all"),
+        help="what lies in the memory of the devices' hosts while nobody needs it; optimizer: the "
+        "state that the update alone reads, activations: what gradients read of the forward phase, "
+        "auto: as is fastest where no plan fits without, or where layers would be computed again "
+        "(default: auto)",
     )
     add(
         "--pipeline",

@@ -360,7 +360,7 @@ REMAT_KEEPS = ("auto", "nothing", "products")
 CONSTRAINTS = ("keep", "ignore")
 PADDINGS = ("auto", "none", "little", "all")
 PREPARED = ("auto", "none", "converted", "gathered")
-OFFLOADED = ("auto", "none", "optimizer")
+OFFLOADED = ("auto", "none", "optimizer", "activations", "all")
 # Of a dimension, as a part of it: what padding may cost where all meshes bear it, and at most.
 _LITTLE_PADDING = 0.02
 _MOST_PADDING = 1.0
@@ -427,10 +427,12 @@ class Method(ABC):
             step makes of them, such as bfloat16 of float32, which stays until the last backward
             run; `"gathered"`, gathers of weights as well, where that pays; or `"auto"` for the
             one with which the step takes the fewest seconds.
-        offload: what lies in the memory of the devices' hosts between steps
+        offload: what lies in the memory of the devices' hosts while nobody needs it
             (`docs/host-memory.md`): `"none"`; `"optimizer"`, the state that the update alone reads,
-            such as moments and weights in float32; or `"auto"`, the same where no plan fits
-            without, or where layers would be computed again and that may take longer.
+            such as moments and weights in float32; `"activations"`, what gradients read of the
+            forward phase; `"all"`, both; or `"auto"`, of these what is fastest where no plan fits
+            without, or where layers would be computed again and that may take longer. What the step
+            itself places there goes there with all but `"none"`.
         in_shardings: with `"manual"`, shardings of the arguments: a tree of `PartitionSpec`s
             over the function's dynamic arguments, or its beginning; None pins nothing.
         mesh_axes: names of the mesh's axes in `in_shardings`.
@@ -628,6 +630,16 @@ class Method(ABC):
             )
         return replace(self, num_micro_batches=fitting if len(fitting) > 1 else max(fitting))
 
+    @property
+    def offloads_state(self) -> bool:
+        """Whether the optimizer's state has to lie in the hosts' memory."""
+        return self.offload in ("optimizer", "all")
+
+    @property
+    def offloads_activations(self) -> bool:
+        """Whether activations have to."""
+        return self.offload in ("activations", "all")
+
     def may_cut(self, cluster: Cluster) -> bool:
         """Whether a plan may have several stages, so that scans over layers are unrolled."""
         return sum(cluster.devices_per_host) > 1
@@ -661,7 +673,7 @@ class Method(ABC):
             keeps["keep-placements"] = "true"
         read = _with_options("alpa-import", keeps)
         # Moments come to the device layer by layer.
-        cuts = self.may_cut(cluster) or self.offload == "optimizer"
+        cuts = self.may_cut(cluster) or self.offloads_state
         stacks = ("alpa-split-stacked",) if cuts else ()
         return ",".join((read, "alpa-unroll-layers", *stacks, "alpa-undo-sorts"))
 
@@ -694,7 +706,7 @@ class Method(ABC):
                 _with_options("alpa-cluster-layers", layers),
                 *((prepare,) if count > 1 and self.prepare_weights != "none" else ()),
                 "alpa-trim-activations",
-                *(("alpa-offload-state",) if self.offload == "optimizer" else ()),
+                *(("alpa-offload-state",) if self.offloads_state else ()),
             )
         )
 
@@ -742,6 +754,7 @@ class Method(ABC):
             "method": self.method,
             **({"remat": "auto"} if is_searched else {}),
             **({"remat-keeps": "auto"} if is_searched and self.remat_keeps == "auto" else {}),
+            **({"offload": "activations"} if self.offloads_activations else {}),
             "mesh-axes": str(self.num_mesh_axes),
             **({"gap": str(_COARSE_GAP), "work-limit": str(_COARSE_WORK)} if coarse else {}),
             **({} if why else {"explain-misfit": "false"}),

@@ -153,7 +153,8 @@ class Candidates:
         given."""
         text = candidate_text(count, remat_text(method))
         text += ", products kept" * (method.remat_keeps == "products")
-        text += ", state on hosts" * (method.offload == "optimizer")
+        text += ", state on hosts" * method.offloads_state
+        text += ", activations on hosts" * method.offloads_activations
         text += ", padded" * bool(self._padding)
         is_given = method.schedule == self.method.schedule
         return text if is_given else f"{text}, {method.schedule_name}"
@@ -347,12 +348,12 @@ class Candidates:
                     error.what, where=error.where, fix=error.fix or self._coupling_fix()
                 )
                 raise self.couplings[count] from None
-            if self.method.offload == "optimizer" and "alpa.memory" not in split.as_text():
+            if self.method.offloads_state and "alpa.memory" not in split.as_text():
                 raise MethodError(
-                    "offload 'optimizer' of a step of which the update alone reads no state of "
-                    "256 KiB or more",
+                    f"offload {self.method.offload!r} of a step of which the update alone reads no "
+                    "state of 256 KiB or more",
                     where=self._traced.signature.name,
-                    fix='use offload="none"',
+                    fix='use offload="auto"',
                 )
             self._modules[count] = split
         return self._modules[count]
@@ -962,9 +963,11 @@ def _best_variant(
         is_auto = method.prepare_weights == "auto"
         if chosen is None and is_auto and planner.candidates.prepares():
             consider(Planner(candidates_of(replace(first, prepare_weights="none"), drops_pins)))
-        if chosen is None and rate is not None:
-            with contextlib.suppress(MethodError):  # Of a step without such state.
-                consider(Planner(candidates_of(replace(first, offload="optimizer"), drops_pins)))
+        is_misfit = chosen is None and rate is not None
+        for offload in ("optimizer", "activations", "all") if is_misfit else ():
+            if chosen is None or offload != "all":
+                with contextlib.suppress(MethodError):  # Of a step without such values.
+                    consider(Planner(candidates_of(replace(first, offload=offload), drops_pins)))
         if chosen is not None and is_auto:
             if _moves_weights(chosen):
                 other = _also(chosen, prepare_weights="gathered")
@@ -972,10 +975,14 @@ def _best_variant(
             if _prepares_scarce(chosen):
                 other = _also(chosen, prepare_weights="none")
                 consider(Planner(candidates_of(other, drops_pins)))
-        if chosen is not None and rate is not None and _copies_faster(chosen, rate):
-            other = _also(chosen, offload="optimizer")
-            with contextlib.suppress(MethodError):
-                consider(Planner(candidates_of(other, drops_pins)))
+        if chosen is not None and rate is not None:
+            others = [
+                *(["optimizer"] if _copies_faster(chosen, rate) else []),
+                *(["activations"] if _may_offload_activations(chosen) else []),
+            ]
+            for other in [_also(chosen, offload=offload) for offload in others]:
+                with contextlib.suppress(MethodError):
+                    consider(Planner(candidates_of(other, drops_pins)))
         if chosen is not None:
             return chosen, timed_out_solves
     assert misfit is not None
@@ -1016,7 +1023,7 @@ def _copies_faster(chosen: Chosen, seconds_per_byte: float) -> bool:
     """Whether layers are computed again, and copying the state of the optimizer, split over all
     devices, could take less time than that."""
     found = chosen.found
-    if found.method.offload == "optimizer":
+    if found.method.offloads_state:
         return False
     copied = max(s.get("optimizer_bytes", 0.0) / s["devices"] for s in found.stages)
     return _recomputed(found) - copied * seconds_per_byte > _RECOMPUTED * found.seconds
@@ -1025,6 +1032,16 @@ def _copies_faster(chosen: Chosen, seconds_per_byte: float) -> bool:
 def _recomputed(found: Found) -> float:
     """Seconds of a step in which the stage that computes most again does so."""
     return max(stage.get("recomputed_seconds", 0.0) for stage in found.stages)
+
+
+def _may_offload_activations(chosen: Chosen) -> bool:
+    """Whether the search had layers computed again whose values might wait on the hosts."""
+    found = chosen.found
+    return (
+        found.method.offload == "auto"
+        and found.method.remat == "auto"
+        and any(map(found.rematerializes, range(len(found.stages))))
+    )
 
 
 def _repeats_products(chosen: Chosen) -> bool:

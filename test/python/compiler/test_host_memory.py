@@ -245,8 +245,11 @@ def test_what_fits_stays():
 def test_what_cannot_be_asked_for():
     step, (state, batch) = step_of("list"), arguments("list")
     method = ShardParallel(offload="optimizer")
-    with pytest.raises(MethodError, match="does not say what memory its hosts have"):
-        parallel_of(step, method, CLUSTER).plan(state, batch)
+    for offload in ("optimizer", "activations"):
+        with pytest.raises(MethodError, match="does not say what memory its hosts have"):
+            parallel_of(step, ShardParallel(offload=offload), CLUSTER).plan(state, batch)
+    with pytest.raises(MethodError, match="gradients read no value of 256 KiB"):
+        parallel_of(step, ShardParallel(offload="activations")).plan(state, batch)
     with pytest.raises(MethodError, match="no state of 256 KiB"):
         parallel_of(lambda w, x: (w - jnp.mean(x), 0.0), method).plan(jnp.ones(4), jnp.ones(8))
     with pytest.raises(MethodError, match="offload 'host'"):
@@ -415,3 +418,96 @@ def test_placements_within_a_phase_stay_on_devices():
         planned = parallel_of(step, PipeshardParallel(submeshes=[(1, 4)]), GPUS).plan(w, x)
     assert copies_of(planned.plan) == (0, 0)
     check_one_step(planned, step, w, x)
+
+
+# What gradients read of a layer is large enough for the host.
+TALL = 1024
+
+
+def tall_arguments(style):
+    state, batch = arguments(style)
+    rows = TALL // BATCH
+    return state, jax.tree.map(lambda x: jnp.tile(x, (rows, 1)), batch)
+
+
+@pytest.mark.parametrize(
+    ("style", "name", "remat", "offload"),
+    [
+        ("list", "auto", "none", "activations"),
+        ("list", "one micro-batch", "auto", "activations"),
+        ("list", "collectives", "all", "all"),
+        ("list", "zero-3", "auto", "activations"),
+        ("list", "stages", "none", "all"),
+        ("list", "stages", "auto", "activations"),
+        ("list", "gpipe", "auto", "activations"),
+        ("list", "zb-h1", "none", "activations"),
+        ("scan", "data-parallel", "none", "all"),
+        ("scan", "stages", "auto", "activations"),
+    ],
+)
+def test_offloaded_activations(style, name, remat, offload):
+    step, (state, batch) = step_of(style), tall_arguments(style)
+    method = replace(METHODS[name], remat=remat, offload=offload)
+    planned = parallel_of(step, method).plan(state, batch)
+    there, back = 0, 0
+    for stage in planned.plan.stages:
+        there += sum(tensor.on_host for tensor in stage.functions["forward"].outputs)
+        backward = [f for key, f in stage.functions.items() if key.startswith("backward")]
+        back += sum(tensor.on_host for f in backward for tensor in f.inputs)
+        if name == "gpipe":  # All micro-batches are in flight.
+            assert stage.predicted["micro_batches_in_flight"] == planned.plan.num_micro_batches
+    # Of all layers but the last one.
+    assert back >= there >= LAYERS - 1
+    moments = 4 * LAYERS if offload == "all" else 0
+    assert copies_of(planned.plan) == (back + moments, there + moments)
+    expected, loss = jax.jit(step)(state, batch)
+    seen, value = planned.load()(state, batch)
+    assert_equal(seen, expected, state)
+    assert abs(value - loss) <= 1e-5 * abs(loss)
+
+
+def room_for(activations):
+    """Of a device that has all state and that part of the bytes of each layer's activations."""
+    state = 4 * WIDTH * HIDDEN * 4 * 2 * LAYERS
+    layer = TALL * (WIDTH + 2 * HIDDEN) * 4
+    types = {
+        name: kind | {"memory_bytes": int((state + activations * layer) / 0.9)}
+        for name, kind in TYPES.items()
+    }
+    hosts = {"count": 1, "devices": 1, "device_type": next(iter(types))}
+    return CLUSTER | {"device_types": types, "hosts": hosts | {"host_memory": HOST}}
+
+
+def test_the_search_offloads_activations_where_copies_are_faster():
+    step, (state, batch) = step_of("list"), tall_arguments("list")
+    cluster = room_for(5)
+    auto = AutoParallel(num_micro_batches=1)
+
+    def predicted(method, cluster=cluster):
+        plan = parallel_of(step, method, cluster).plan(state, batch).plan
+        return plan, plan.predicted["step_seconds"], plan.stages[0].predicted
+
+    plan, seconds, offloaded = predicted(auto)
+    others = [predicted(replace(auto, offload=offload)) for offload in ("none", "optimizer")]
+    assert others[0][2]["rematerialized_layers"] > 0
+    assert seconds < min(other[1] for other in others)
+    assert offloaded["hidden_host_seconds"] > 0
+    assert "on host" in plan.as_text()
+    assert "copies more are hidden" in alpa_mlir.explain(plan)
+    # Neither over a slow link, nor where all fits.
+    slow = cluster | {"hosts": cluster["hosts"] | {"host_memory": HOST | {"bandwidth": 1e6}}}
+    for other in (slow, room_for(8)):
+        assert "host_bytes" not in predicted(auto, other)[2]
+
+
+def test_activations_go_to_the_host_where_nothing_else_fits():
+    step, (state, batch) = step_of("list"), tall_arguments("list")
+    plan = parallel_of(step, AutoParallel(num_micro_batches=1), room_for(2)).plan(state, batch).plan
+    assert any(tensor.on_host for tensor in plan.stages[0].functions["forward"].outputs)
+    little = room_for(2)
+    little["hosts"] |= {"host_memory": HOST | {"bytes": 1 << 20}}
+    with pytest.raises(InfeasiblePlanError):
+        parallel_of(step, AutoParallel(num_micro_batches=1), little).plan(state, batch)
+    method = ShardParallel(offload="activations")
+    with pytest.raises(InfeasiblePlanError, match=r"in its host.s memory, of which .* too little"):
+        parallel_of(step, method, little).plan(state, batch)
