@@ -144,33 +144,32 @@ analysis::findHostActivations(llvm::ArrayRef<Operation *> ops,
                               llvm::function_ref<int64_t(Value)> pieceOf) {
   std::vector<HostActivations> pieces;
   llvm::DenseMap<int64_t, unsigned> indexOf;
-  // The last piece on which a value depends, counted from 1.
-  llvm::DenseMap<Value, unsigned> dependsOn;
+  llvm::DenseSet<Value> depending; // On any piece.
   llvm::DenseMap<Value, unsigned> lastRead;
   for (auto [place, op] : llvm::enumerate(ops)) {
-    unsigned latest = 0;
+    bool depends = false;
     forEachRead(op, [&, place = unsigned(place)](Value read) {
+      bool isNew = lastRead.try_emplace(read).second;
       lastRead[read] = place;
-      auto [known, isNew] = dependsOn.try_emplace(read, 0);
       if (int64_t number = isNew ? pieceOf(read) : -1; number >= 0) {
         auto [it, opens] = indexOf.try_emplace(number, pieces.size());
         if (opens)
           pieces.push_back({{}, place, {}});
         pieces[it->second].values.push_back(read);
-        known->second = it->second + 1;
+        depending.insert(read);
       }
-      latest = std::max(latest, known->second);
+      depends |= depending.contains(read);
     });
-    for (Value result : op->getResults())
-      dependsOn[result] = latest;
+    if (depends)
+      depending.insert(op->result_begin(), op->result_end());
   }
-  for (unsigned index = 2; index < pieces.size(); ++index)
-    for (unsigned place = pieces[index - 2].first; place < pieces[index - 1].first; ++place)
+  for (unsigned index = 0; index + 1 < pieces.size(); ++index)
+    for (unsigned place = pieces[index].first; place < pieces[index + 1].first; ++place)
       for (Value result : ops[place]->getResults()) {
         auto read = lastRead.find(result);
-        bool leaves = read == lastRead.end() || read->second >= pieces[index - 1].first;
-        if (leaves && !result.use_empty() && dependsOn.lookup(result) == index - 1)
-          pieces[index].awaited.push_back(result);
+        bool leaves = read == lastRead.end() || read->second >= pieces[index + 1].first;
+        if (leaves && !result.use_empty() && depending.contains(result))
+          pieces[index].results.push_back(result);
       }
   return pieces;
 }

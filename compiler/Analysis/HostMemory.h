@@ -9,8 +9,8 @@
 // Activations: results of forward ops with `alpa.offloaded` that the forward and backward ops
 // of one stage alone read go to the host as they are made, and stay until the backward
 // run of their micro-batch. That brings them back piece by piece, a piece being what
-// one layer is the first to read: the copies of a piece begin when the layer of the piece
-// before the previous one has made what others read, and run beside the previous one's.
+// one layer is the first to read. Each piece is done with before the next one is begun, and
+// only then do the copies of the one behind that begin, which run beside it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -49,8 +49,9 @@ mlir::Operation *firstBackwardReader(mlir::Value activation);
 struct HostActivations {
   llvm::SmallVector<mlir::Value> values;
   unsigned first = 0; // Of the ops that read them.
-  /// What the copies wait for; nothing for the first two, and where nothing is made in between.
-  llvm::SmallVector<mlir::Value> awaited;
+  /// Of what these ops and those up to the next piece make: what others read, or the function
+  /// returns. Empty for the last piece.
+  llvm::SmallVector<mlir::Value> results;
 };
 
 /// In the order in which `ops`, of one block, first read them. `pieceOf` gives the number of the

@@ -104,8 +104,30 @@ private:
         awaited = pieces[index - kDistance].results;
       bring(builder, piece.arguments, awaited, end);
     }
-    for (const analysis::HostActivations &piece : activations)
-      bring(builder, piece.values, piece.awaited, end);
+    llvm::DenseMap<Operation *, unsigned> placeOf;
+    for (auto [place, op] : llvm::enumerate(ops))
+      placeOf[op] = place;
+    for (auto [index, piece] : llvm::enumerate(activations)) {
+      if (index < 2)
+        bring(builder, piece.values, {}, end);
+      if (index == 0)
+        continue;
+      // What reads the results of the piece before waits for all of them, and so do the copies of
+      // the next piece.
+      ArrayRef<Value> before = activations[index - 1].results, next;
+      if (index + 1 < activations.size())
+        next = activations[index + 1].values;
+      Operation *barrier = bring(builder, next, before, end);
+      if (!barrier)
+        continue;
+      auto isLater = [&, first = piece.first](OpOperand &use) {
+        auto place = placeOf.find(body.findAncestorOpInBlock(*use.getOwner()));
+        return place != placeOf.end() && place->second >= first;
+      };
+      for (auto [result, waiting] :
+           llvm::zip_equal(before, barrier->getResults().drop_front(next.size())))
+        Value(result).replaceUsesWithIf(waiting, isLater);
+    }
     builder.setInsertionPoint(end);
     for (OpOperand *operand : returned) {
       operand->set(copyTo(builder, operand->get(), kHost));
@@ -115,17 +137,18 @@ private:
       sortTopologically(&body);
   }
 
-  /// Copies arguments to the device once these values are there; `end` hands on what is there
-  /// already.
-  void bring(OpBuilder &builder, ArrayRef<Value> arguments, ArrayRef<Value> awaited,
-             Operation *end) {
+  /// Copies arguments to the device once these values are there, behind a barrier that is
+  /// returned; `end` hands on what is there already.
+  Operation *bring(OpBuilder &builder, ArrayRef<Value> arguments, ArrayRef<Value> awaited,
+                   Operation *end) {
     SmallVector<Value> sources(arguments);
+    Operation *barrier = nullptr;
     if (!awaited.empty()) {
       llvm::append_range(sources, awaited);
       OperationState state(sources.front().getLoc(),
                            stablehlo::OptimizationBarrierOp::getOperationName(), sources,
                            ValueRange(sources).getTypes());
-      Operation *barrier = builder.create(state);
+      barrier = builder.create(state);
       sources.assign(barrier->result_begin(), barrier->result_end());
     }
     for (auto [given, source] : llvm::zip(arguments, sources)) {
@@ -138,6 +161,7 @@ private:
       });
       ++numCopies;
     }
+    return barrier;
   }
 };
 

@@ -65,14 +65,15 @@ def AlpaExpandMaps : Pass<"alpa-expand-maps", "mlir::ModuleOp"> {
 }
 
 def AlpaCopyHostState : Pass<"alpa-copy-host-state", "mlir::ModuleOp"> {
-  let summary = "Copy state from the host's memory to devices and back";
+  let summary = "Copy values from the host's memory to devices and back";
   let description = [{
-    Where a function takes or gives state of the host's memory (`alpa.memory = "host"`),
+    Where a function takes or gives a value of the host's memory (`alpa.memory = "host"`),
     copies stand in front of its first reader and behind its maker, as calls of
     `annotate_device_placement`, which XLA makes asynchronous copies. The copies of a piece
     (what belongs to one weight, see compiler/Analysis/HostMemory.h) wait, behind a
     barrier, for the results of the piece before the previous one, so that few pieces are
-    on the device at a time. No value changes: without memories of their own the calls do
+    on the device at a time. A piece of activations is what has one `alpa.layer`; what reads
+    results of one piece's ops waits for all of these. No value changes: without memories of their own the calls do
     nothing.
 
     Before:

@@ -47,8 +47,8 @@ func.func @update_0(%a: tensor<4xf32> {alpa.memory = "host"}, %b: tensor<4xf32> 
 
 // -----
 
-// Activations go to the host as they are made, by layer. Those of layer 0 wait for what the
-// gradients of layer 2 hand on, and for its weight's gradient.
+// Activations go to the host as they are made, by layer. Gradients of a layer wait for all that the
+// layer behind it makes, and so do the copies of the layer before.
 // CHECK-LABEL: func.func @forward
 // CHECK-SAME: tensor<4xf32> {alpa.layer = 0 : i64, alpa.memory = "host", mhlo.memory_kind = "pinned_host"}
 // CHECK: %[[Y:.*]] = stablehlo.tanh
@@ -64,10 +64,12 @@ func.func @forward(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32> {alpa.lay
 // CHECK-DAG: %[[D1:.*]] = stablehlo.custom_call @annotate_device_placement(%arg2) {{.*}}_xla_buffer_placement = "device"
 // CHECK-DAG: %[[G2:.*]] = stablehlo.multiply %arg0, %[[D2]]
 // CHECK-DAG: %[[W2:.*]] = stablehlo.add %[[G2]], %[[G2]]
-// CHECK-DAG: %[[G1:.*]] = stablehlo.multiply %[[G2]], %[[D1]]
 // CHECK-DAG: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg1, %[[G2]], %[[W2]]
+// CHECK-DAG: %[[G1:.*]] = stablehlo.multiply %[[B]]#1, %[[D1]]
 // CHECK-DAG: %[[D0:.*]] = stablehlo.custom_call @annotate_device_placement(%[[B]]#0) {{.*}}_xla_buffer_placement = "device"
-// CHECK-DAG: stablehlo.multiply %[[G1]], %[[D0]]
+// CHECK-DAG: %[[C:.*]] = stablehlo.optimization_barrier %[[G1]]
+// CHECK-DAG: %[[G0:.*]] = stablehlo.multiply %[[C]], %[[D0]]
+// CHECK: return %[[G0]], %[[W2]]
 func.func @backward(%g: tensor<4xf32>, %a0: tensor<4xf32> {alpa.layer = 0 : i64, alpa.memory = "host"}, %a1: tensor<4xf32> {alpa.layer = 1 : i64, alpa.memory = "host"}, %a2: tensor<4xf32> {alpa.layer = 2 : i64, alpa.memory = "host"}) -> (tensor<4xf32>, tensor<4xf32>) {
   %0 = stablehlo.multiply %g, %a2 : tensor<4xf32>
   %1 = stablehlo.add %0, %0 : tensor<4xf32>

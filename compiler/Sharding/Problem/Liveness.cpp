@@ -573,41 +573,11 @@ private:
     std::vector<analysis::HostActivations> pieces =
         analysis::findHostActivations(backward, pieceOf);
     for (auto [index, piece] : llvm::enumerate(pieces)) {
-      int64_t begin =
-          piece.awaited.empty() ? beginOf(OpPhase::Backward) : timeOfOp[pieces[index - 1].first];
+      bool waits = index > 1 && !pieces[index - 2].results.empty();
+      int64_t begin = waits ? timeOfOp[pieces[index - 1].first] : beginOf(OpPhase::Backward);
       for (Value value : piece.values)
         onDevice[value] = {begin, begin + 1};
     }
-    llvm::SmallVector<int64_t> begins;
-    for (const analysis::HostActivations &piece : pieces)
-      begins.push_back(timeOfOp[piece.first]);
-    delayResults(begins);
-  }
-
-  /// XLA's scheduler lets what no later piece of the backward phase reads (gradients of weights)
-  /// wait until the copies of the piece after the next one do, to have work beside others: what it
-  /// is made of stays as long.
-  void delayResults(llvm::ArrayRef<int64_t> begins) {
-    llvm::DenseSet<unsigned> awaited; // Values that a later piece is made of.
-    for (int64_t time = endOf(OpPhase::Backward); time-- > beginOf(OpPhase::Backward);) {
-      const OpInfo &info = ops[live.order[time]];
-      auto next = llvm::upper_bound(begins, time);
-      auto isAwaited = [&](unsigned result) {
-        return awaited.contains(result) ||
-               (next != begins.end() && uses[result].last[unsigned(OpPhase::Backward)] >= *next);
-      };
-      if (llvm::any_of(info.results, isAwaited)) {
-        awaited.insert(info.operands.begin(), info.operands.end());
-        continue;
-      }
-      int64_t end = next == begins.end() || std::next(next) == begins.end()
-                        ? endOf(OpPhase::Backward)
-                        : *std::next(next);
-      for (unsigned operand : info.operands)
-        delayed[operand] = std::max(delayed.lookup(operand), end - 1);
-    }
-    for (auto [value, time] : delayed)
-      uses[value].last[unsigned(OpPhase::Backward)] = time;
   }
 
   static int64_t layerOf(Operation *op) {
@@ -676,7 +646,6 @@ private:
   llvm::DenseSet<unsigned> isGiven;       // Results with the buffer of an argument.
   llvm::DenseMap<unsigned, unsigned> replaced;
   llvm::DenseMap<Value, solver::Interval> onDevice; // Of what comes from the host's memory.
-  llvm::DenseMap<unsigned, int64_t> delayed;        // Last reads of what results that wait are of.
   llvm::DenseMap<unsigned, int64_t> copied;         // When what goes there has left the device.
   llvm::DenseMap<Operation *, int64_t> times;
 };

@@ -174,14 +174,30 @@ def _add_inputs(ir: Any, function: Any, sums: Sequence[int]) -> None:
             if stack is not None:
                 _add_to_rows(ir, stack, further)
                 continue
-            operands = [further, return_.operands[output]]
-            sum_ = ir.Operation.create("stablehlo.add", results=[tensor], operands=operands)
+            term = return_.operands[output]
+            waits = _waits_for(term)
+            sum_ = ir.Operation.create("stablehlo.add", results=[tensor], operands=[further, term])
             return_.operands[output] = sum_.result
+            if waits and _op_of(term.owner) is not None:
+                sum_.move_after(_op_of(term.owner))
+                for barrier, number in waits:
+                    barrier.operands[number] = sum_.result
         function.attributes["function_type"] = ir.TypeAttr.get(
             ir.FunctionType.get([*type_.inputs, *added], results)
         )
     given += [gives[output] for output in sums]
     function.attributes["arg_attrs"] = ir.ArrayAttr.get(given)
+
+
+def _waits_for(value: Any) -> list[tuple[Any, int]]:
+    """Barriers behind which others wait for a value that these do not read, and its operands there:
+    they may as well wait for a sum of it, which is then made at once, in the sum's own buffer."""
+    return [
+        (op, use.operand_number)
+        for use in value.uses
+        if (op := _op_of(use.owner)).name == "stablehlo.optimization_barrier"
+        and not list(op.results[use.operand_number].uses)
+    ]
 
 
 @dataclass(frozen=True)

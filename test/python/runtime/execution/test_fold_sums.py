@@ -6,6 +6,7 @@ import handmade
 import numpy as np
 import pytest
 from alpa_runtime.execution import program_merge as linear_module
+from alpa_runtime.execution.compilation import split_functions
 from alpa_runtime.execution.executor import donations
 from alpa_runtime.execution.loaded_plan import load
 from alpa_runtime.execution.program_merge import (
@@ -117,3 +118,21 @@ def test_sums_stay_in_their_buffers():
         own = len(plan.stages[action.stage].functions[action.function].inputs)
         wanted = [(own + k, output) for k, output in enumerate(action.sums)]
         assert set(wanted) <= set(pairs[action.stage, action.function])
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_what_waits_for_a_term_waits_for_its_sum(is_read):
+    """Unless it reads the term behind the barrier."""
+    text = """func.func public @f(%x: tensor<4xf32>, %y: tensor<4xf32>)
+        -> (tensor<4xf32>, tensor<4xf32>) {
+      %0 = stablehlo.negate %x : tensor<4xf32>
+      %1:2 = stablehlo.optimization_barrier %y, %0 : tensor<4xf32>, tensor<4xf32>
+      %2 = stablehlo.add %1#0, READ : tensor<4xf32>
+      return %0, %2 : tensor<4xf32>, tensor<4xf32>
+    }""".replace("READ", "%1#1" if is_read else "%1#0")
+    found = split_functions(f"module {{{text}}}", {}, "here", {"f": (0,)})["f"].text
+    lines = [line.strip() for line in found.splitlines()]
+    (sum_,) = (i for i, line in enumerate(lines) if "stablehlo.add %arg2, %0" in line)
+    (barrier,) = (i for i, line in enumerate(lines) if "optimization_barrier" in line)
+    assert (sum_ < barrier) == (not is_read)
+    assert f"optimization_barrier %arg1, {'%0' if is_read else '%1'} :" in lines[barrier]
