@@ -68,15 +68,18 @@ def test_methods_become_pass_options():
     text = ShardParallel(num_micro_batches=2).passes(CLUSTER, "c.yaml", 2)
     assert "alpa-search-stages{cluster=c.yaml num-micro-batches=2 schedule=1f1b" in text
     assert text.startswith(
-        "alpa-import{pin-shardings=true},alpa-unroll-layers,alpa-undo-sorts,"
+        "alpa-import{pin-shardings=true keep-placements=true},alpa-unroll-layers,alpa-undo-sorts,"
         "alpa-split-batch{micro-batches=2},"
     )
     for name in ("auto", "manual"):
-        ignoring = ShardParallel(method=name, sharding_constraints="ignore")
+        ignoring = ShardParallel(method=name, sharding_constraints="ignore", offload="none")
         assert ignoring.import_passes(CLUSTER).split(",")[0] == "alpa-import"
-    by_hand = ShardParallel(method="manual").import_passes(CLUSTER)
+    by_hand = ShardParallel(method="manual", offload="none").import_passes(CLUSTER)
     assert by_hand.split(",")[0] == "alpa-import{keep-shardings=true}"
     assert "alpa-split-batch" not in ShardParallel().passes(CLUSTER, "c.yaml", 1)
+    offloading = ShardParallel(offload="all").passes(CLUSTER, "c.yaml", 1).split(",")
+    assert "alpa-offload-state" in offloading and offloading[-1] == "alpa-copy-host-state"
+    assert any("offload=activations" in word for word in offloading)
     relaxed = ShardParallel(micro_batch_semantics="relaxed", widen_sums=False)
     split = relaxed.layer_passes(4).split(",")[0]
     assert split == "alpa-split-batch{micro-batches=4 semantics=relaxed widen-sums=false}"
