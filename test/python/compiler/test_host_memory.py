@@ -177,11 +177,13 @@ def test_memory_kinds():
     assert_equal(jax.device_get(moments[0]), jax.jit(step)(state, batch)[0][1], state[1])
 
 
-def test_iree():
+@pytest.mark.parametrize("offload", ["optimizer", "activations"])
+def test_iree(offload):
     """It tells no memories apart."""
     pytest.importorskip("iree.compiler")
-    step, (state, batch) = step_of("list"), arguments("list")
-    planned = parallel_of(step, ShardParallel(offload="optimizer"), small(latency=0))
+    step, (state, batch) = step_of("list"), tall_arguments("list")
+    method = ShardParallel(offload=offload, num_micro_batches=2)
+    planned = parallel_of(step, method, room_for(20))
     run = planned.plan(state, batch).load(backend="iree")
     first, _ = run(state, batch)
     found, _ = run(first, batch)
@@ -191,8 +193,8 @@ def test_iree():
 
 @pytest.mark.parametrize("name", ["stages", "zero-3"])
 def test_state_in_workers_and_checkpoints(tmp_path, name):
-    step, (state, batch) = step_of("scan"), arguments("scan")
-    planned = parallel_of(step, replace(METHODS[name], offload="optimizer")).plan(state, batch)
+    step, (state, batch) = step_of("scan"), tall_arguments("scan")
+    planned = parallel_of(step, replace(METHODS[name], offload="all")).plan(state, batch)
     first, _ = jax.jit(step)(state, batch)
     second, loss = jax.jit(step)(first, batch)
     devices = [tuple(mesh.devices) for mesh in planned.plan.meshes]
