@@ -265,7 +265,8 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     Option<"schedule", "schedule", "std::string", /*default=*/"\"1f1b\"",
            "Name of a schedule (alpa-build-schedule), which decides the order of runs and how many "
            "micro-batches' values a stage keeps; of several (`1f1b,gpipe`) the fastest is taken, "
-           "`auto` are `1f1b,1f1b-overlap,gpipe`, and `zb-auto` with the plans of these">,
+           "`auto` are `1f1b,1f1b-overlap,gpipe`, `zb-auto` with the plans of these, and "
+           "`interleaved-1f1b` (most-virtual-stages)">,
     Option<"virtualStages", "virtual-stages", "unsigned", /*default=*/"0",
            "With `interleaved-1f1b`: how many stages each mesh has; 0 for 2">,
     Option<"mostVirtualStages", "most-virtual-stages", "unsigned", /*default=*/"1",

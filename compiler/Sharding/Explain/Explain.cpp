@@ -880,7 +880,8 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
        named("new_weight_seconds", seconds(newWeightPicoseconds)),
        named("weight_bytes", builder.getF64FloatAttr(weightBytes)),
        named("optimizer_bytes", builder.getF64FloatAttr(optimizerBytes)),
-       named("axes", builder.getArrayAttr(axisRows)), named("ops", builder.getArrayAttr(opRows)),
+       named("axes", builder.getArrayAttr(axisRows)),
+       named("ops", builder.getArrayAttr(opRows)),
        named("decisions", builder.getArrayAttr(decisionRows))});
   if (!constraints.empty())
     parts.push_back(named("constraints", builder.getArrayAttr(constraintRows)));

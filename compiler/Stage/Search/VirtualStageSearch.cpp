@@ -195,8 +195,8 @@ void VirtualStageSearch::shareMemory(const VirtualStageProblem &cut, const Meshe
       std::move(name));
 }
 
-llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
-                                                    double mostSeconds, size_t work) {
+llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried, double mostSeconds,
+                                                  size_t work) {
   mostWork = work;
   if (llvm::Error error = costs.prepare())
     return std::move(error);

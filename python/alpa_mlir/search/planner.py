@@ -1035,12 +1035,13 @@ def _recomputed(found: Found) -> float:
 
 
 def _may_offload_activations(chosen: Chosen) -> bool:
-    """Whether the search had layers computed again whose values might wait on the hosts."""
+    """Whether the search had layers computed again, for long enough, whose values might wait on the
+    hosts."""
     found = chosen.found
     return (
         found.method.offload == "auto"
         and found.method.remat == "auto"
-        and any(map(found.rematerializes, range(len(found.stages))))
+        and _recomputed(found) > _RECOMPUTED * found.seconds
     )
 
 
