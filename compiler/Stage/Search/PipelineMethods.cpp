@@ -79,10 +79,9 @@ std::vector<StageRule> stage::evenRules(const cost::Cluster &cluster, unsigned n
   return rules;
 }
 
-llvm::Expected<std::vector<StageRule>> stage::applyPipelineMethod(llvm::StringRef method,
-                                                                  const cost::Cluster &cluster,
-                                                                  unsigned numLayers,
-                                                                  SearchSpace &space) {
+llvm::Expected<std::vector<StageRule>>
+stage::applyPipelineMethod(llvm::StringRef method, const cost::Cluster &cluster, unsigned numLayers,
+                           SearchSpace &space, unsigned stagesPerMesh) {
   if (llvm::Error error = checkPipelineMethod(method))
     return std::move(error);
   auto fail = [&](const llvm::Twine &message) {
@@ -102,7 +101,7 @@ llvm::Expected<std::vector<StageRule>> stage::applyPipelineMethod(llvm::StringRe
       return size == devices;
     if (method == "inter-only")
       return size == 1;
-    return !equalMeshes || canTile(submesh, devices, numLayers);
+    return !equalMeshes || canTile(submesh, devices, numLayers / stagesPerMesh);
   });
 
   if (method == "intra-only") {
@@ -127,7 +126,7 @@ llvm::Expected<std::vector<StageRule>> stage::applyPipelineMethod(llvm::StringRe
       continue;
     }
     for (auto [index, submesh] : llvm::enumerate(space.submeshes)) {
-      if (equalLayers && devices / submesh.numDevices() != numLayers / count)
+      if (equalLayers && devices / submesh.numDevices() * stagesPerMesh != numLayers / count)
         continue;
       StageRule alike = sameShape(space.submeshes, index);
       if (!alike)

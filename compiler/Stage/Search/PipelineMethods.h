@@ -26,11 +26,12 @@ llvm::Error checkPipelineMethod(llvm::StringRef name);
 using StageRule = std::function<bool(unsigned lo, unsigned hi, unsigned submesh)>;
 
 /// What a method leaves: plans all of whose stages follow one of the rules, the same
-/// for all stages. Submeshes that no rule allows are taken out of `space`. The error
-/// says why the model or the cluster has no such plan.
+/// for all stages, so many of which share a mesh. Submeshes that no rule allows are taken out of
+/// `space`. The error says why the model or the cluster has no such plan.
 llvm::Expected<std::vector<StageRule>> applyPipelineMethod(llvm::StringRef method,
                                                            const cost::Cluster &cluster,
-                                                           unsigned numLayers, SearchSpace &space);
+                                                           unsigned numLayers, SearchSpace &space,
+                                                           unsigned stagesPerMesh = 1);
 
 /// Families of even plans: all stages on submeshes of one shape, or of as many
 /// layers each.

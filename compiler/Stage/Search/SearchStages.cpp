@@ -897,7 +897,8 @@ llvm::Error AlpaSearchStagesPass::run() {
                          (keepsState ? "state is" : "activations are") +
                          " to be kept; give `host_memory` of `hosts`");
   llvm::Expected<std::vector<StageRule>> rules =
-      applyPipelineMethod(pipeline, *described, numLayers, *space);
+      applyPipelineMethod(pipeline, *described, numLayers, *space,
+                          tried.schedules.empty() ? virtualTried.stagesPerMesh : 1);
   if (!rules)
     return fail(rules.takeError());
   std::vector<StageRule> even;
