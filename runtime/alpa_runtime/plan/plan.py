@@ -708,8 +708,11 @@ def parallelism_text(plan: Plan) -> str:
             f"stage{'s' * (len(found) > 1)} {ranges_text(tuple(found))}: {text or 'not known'}"
             for text, found in groups
         )
-    count = len(plan.stages)
-    return f"pipeline of {_count(count, 'stage')}, {inside}" if count > 1 else inside
+    count, meshes = len(plan.stages), len(plan.meshes)
+    if count == 1:
+        return inside
+    each = f", {count // meshes} on each of {meshes} meshes" if 1 < meshes < count else ""
+    return f"pipeline of {_count(count, 'stage')}{each}, {inside}"
 
 
 def _stage_parallelism(plan: Plan, index: int) -> str:
