@@ -103,7 +103,7 @@ def largest(offload: str, options: argparse.Namespace) -> int:
 
 
 def llama(tokens: int, options: argparse.Namespace) -> tuple[str, tuple[Any, Any, Any]]:
-    model = llama_8b(tokens, layers=32)
+    model = llama_8b(tokens, layers=32, window=0, packed=1)
     step = model.training_step(max(1, options.batch_tokens // tokens))
     return f"{tokens:>8} tokens", step
 

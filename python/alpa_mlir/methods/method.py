@@ -391,8 +391,9 @@ class Method(ABC):
             more memory), `"gpipe"`, `"interleaved-1f1b"` (several stages on each mesh) or `"zb-h1"`
             (gradients of weights fill what stages wait); or `"auto"` for the one of the
             first three whose plan takes the fewest seconds, `"zb-auto"` with the stages of
-            such a plan, or `"interleaved-1f1b"` with up to six stages on each mesh; or a `Schedule` of one's own, for which the search assumes the seconds
-            and the memory of the one that it is like.
+            such a plan, or `"interleaved-1f1b"` with up to six stages on each mesh; or a
+            `Schedule` of one's own, for which the search assumes the seconds and the memory of
+            the one that it is like.
             A step with a barrier has `"gpipe"`, one without gradients `"inference"`.
         virtual_stages: how many stages each mesh has, with a schedule that takes several; 0 for
             two with `"interleaved-1f1b"` and one with others.
