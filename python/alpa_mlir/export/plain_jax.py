@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 
 _jax: Any = jax  # With what type checkers do not know of it.
 Shape = tuple[int, ...]
-Held = tuple[Shape, P]
+Held = tuple[Shape, Any]  # A PartitionSpec.
 
 # <tables>
 AXES: dict[str, int] = {}
