@@ -416,7 +416,7 @@ llvm::Error stage::explainVirtualInfeasible(const FoundPlan &found, const StageD
                                             const StageSearchSpace &space) {
   std::string name = space.schedules.front()->name.str();
   if (found.plan.stages.empty())
-    return makeError(ErrorCode::Infeasible,
+    return makeError(ErrorCode::Method,
                      "no plan exists: the layers cannot be cut into " +
                          llvm::Twine(space.stagesPerMesh) +
                          " stages on each of several equal meshes, as schedule '" + name +

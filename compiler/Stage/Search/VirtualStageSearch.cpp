@@ -204,6 +204,8 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
   StageDpProblem scheduled = problem;
   scheduled.schedule = tried.schedules.front();
   for (const Meshes &meshes : listMeshes(tried.stagesPerMesh)) {
+    if (meshes.size() == 1 && mostSeconds < std::numeric_limits<double>::infinity())
+      continue; // Of stages that follow each other anyway none is faster for being cut.
     // No step is faster than what its busiest mesh does, behind what its first stages need to
     // reach the last mesh and come back.
     double runs = double(problem.numMicroBatches) + double(meshes.size() - 1) / tried.stagesPerMesh;

@@ -164,6 +164,13 @@ def _why_not_accumulated(plan: Plan) -> str:
     for why, places in found.items():
         if places:
             return f"{why} ({places[0]})"
+    if any(item.per_micro_batch for item in plan.inputs):
+        return (
+            "each micro-batch has a part of its own of what the step makes for the whole batch, "
+            "such as dropout's random bits"
+        )
+    if any(item.whole_of is not None for item in plan.inputs):
+        return "values of the whole batch are part of the loss"
     return ""
 
 

@@ -135,7 +135,7 @@ def _pipeline(plan: Plan, notes: list[str], where: str) -> dict[str, Any]:
         raise ExportError(
             f"{count} micro-batches for {stages} stages; MaxText wants a multiple",
             where=where,
-            fix=f"plan with num_micro_batches={-(-count // stages) * stages}",
+            fix=f"plan with a multiple of {stages} micro-batches that divides the batch",
         )
     fields["num_pipeline_microbatches"] = count
     if len({*layers}) == 1 and layers[0]:

@@ -234,6 +234,25 @@ def test_micro_batches(tmp_path):
         shardings.micro_batched_value_and_grad(mean_loss, reduction="max")
 
 
+def test_dropout_leaves_the_loop_of_micro_batches_out():
+    """Each micro-batch would draw the bits of the first."""
+
+    def step(w, x, key):
+        def loss(w):
+            kept = jax.random.bernoulli(key, 0.5, x.shape)
+            return mean_loss(w, x * kept)
+
+        value, g = jax.value_and_grad(loss)(w)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, w, g), value
+
+    method = ShardParallel(mesh_shape=(2, 4), num_micro_batches=4)
+    x = np.ones((32, 16), np.float32)
+    plan = planned(step, weights(), x, jax.random.key(3), method=method).plan
+    exported = export_plan(plan, "jax")
+    assert "random bits" in exported.notes[0]
+    assert "def micro_batched_value_and_grad" not in exported.text
+
+
 def test_losses_that_micro_batches_do_not_add_up_to(tmp_path):
     """A mean over unmasked tokens is no mean of the micro-batches' means."""
 
