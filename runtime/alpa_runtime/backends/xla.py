@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -390,6 +391,9 @@ def compile_described(text: str, devices: Sequence[Any], *, per_device: bool, wh
         ) from None
 
 
+_MISSING_KERNEL = re.compile(r"No registered implementation for .*custom call to (\S+) for")
+
+
 class XlaBackend:
     """XLA, programs that were compiled ahead of time, and a cache of what it made before.
 
@@ -444,7 +448,19 @@ class XlaBackend:
                     return load_program(data, mesh, per_device=job.per_device), data
                 except RuntimeError as error:
                     cache.drop(parts, f"XLA cannot load it: {str(error).splitlines()[0]}")
-        handle = compile_text(job.text, mesh, per_device=job.per_device)
+        try:
+            handle = compile_text(job.text, mesh, per_device=job.per_device)
+        except RuntimeError as error:
+            kernel = _MISSING_KERNEL.search(str(error))
+            if kernel is None:
+                raise
+            raise BackendError(
+                f"the step was planned for GPUs: XLA has no kernel {kernel[1]!r} for "
+                f"{mesh_devices(mesh)[0].platform}",
+                where=job.label,
+                fix="run the plan on GPUs, or make one for the devices that are here, in a process "
+                "that has at least as many as the cluster",
+            ) from None
         if parts is None and not wanted:
             return handle, None
         try:

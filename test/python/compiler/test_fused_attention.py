@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel
-from alpa_mlir.errors import MicroBatchError, UnsupportedOpError
+from alpa_mlir.errors import BackendError, MicroBatchError, UnsupportedOpError
 from test_equality import CLUSTER
 
 cudnn = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
@@ -401,3 +401,21 @@ def test_a_ring_rounds_no_more_than_one_kernel():
         split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=method)
         errors.append(error(split(state, batch)[0]))
     assert errors[1] < 2 * errors[0] + 1e-6
+
+
+def test_plans_for_gpus_do_not_run_on_cpus():
+    """A process with fewer devices than the cluster plans for its GPUs."""
+
+    def attend(query, key, value, params, batch):
+        halves = (x.astype(jnp.bfloat16) for x in (query, key, value))
+        return jax.nn.dot_product_attention(*halves, implementation="cudnn").astype(jnp.float32)
+
+    state, batch = draw_inputs(HEADS)
+    step = alpa_mlir.parallelize(
+        step_of(layer_of(attend)),
+        cluster=GPUS | {"hosts": {"count": 2, "devices": 8, "device_type": "small"}},
+        method=ShardParallel(mesh_shape=(1, 4), num_micro_batches=1),
+        cache=False,
+    )
+    with pytest.raises(BackendError, match="planned for GPUs.*cudnn"):
+        step(state, batch)
