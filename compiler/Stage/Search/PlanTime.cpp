@@ -123,7 +123,9 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
       timed.keptParts.push_back(double(parts->waitingBytes) / each);
       // While an input part runs, both of what it reads and makes are there.
       double room = (left - double(parts->waitingBytes)) / each;
-      timed.limits.push_back(std::clamp(room, 1.0, double(numMicroBatches)));
+      // What waits for weight parts may be more than activations are.
+      double most = double(numMicroBatches) * (1 + timed.keptParts.back());
+      timed.limits.push_back(std::clamp(room, 1.0, most));
     }
     if (index + 1 == plan.stages.size())
       continue;

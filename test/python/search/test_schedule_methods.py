@@ -90,6 +90,21 @@ def test_the_default_finds_several_stages_on_a_mesh():
     assert found.predicted["step_seconds"] < 0.99 * plan("1f1b").predicted["step_seconds"]
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_with_room_zb_auto_is_no_slower_than_zb_h1(count):
+    """It tries that order as well, also where more waits for weight parts than activations."""
+    model, _ = model_and_reference()
+
+    def seconds(schedule):
+        method = AutoParallel(
+            pipeline="inter-only", layers=8, num_micro_batches=count, schedule=schedule
+        )
+        planned = alpa_mlir.parallelize(model.step, cluster=CLUSTER, method=method, cache=False)
+        return planned.plan(*model.init()).plan.predicted["step_seconds"]
+
+    assert seconds("zb-auto") <= seconds("zb-h1")
+
+
 def test_of_one_stage_all_schedules_are_alike():
     one = [(1, 2)]
     whole, split = (
