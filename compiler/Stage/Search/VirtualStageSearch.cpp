@@ -125,7 +125,7 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
   };
   // Bounds of stages are a little too low, so that other cuts look better until their stages are
   // solved, too; that gains next to nothing where layers are alike.
-  constexpr unsigned kMostRounds = 12, kMoreRounds = 3;
+  constexpr unsigned kMostRounds = 48, kMoreRounds = 3;
   unsigned last = kMostRounds;
   for (unsigned round = 0; round < last; ++round) {
     costs.refresh(/*onlySolved=*/false);
