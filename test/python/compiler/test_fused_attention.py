@@ -417,5 +417,5 @@ def test_plans_for_gpus_do_not_run_on_cpus():
         method=ShardParallel(mesh_shape=(1, 4), num_micro_batches=1),
         cache=False,
     )
-    with pytest.raises(BackendError, match="planned for GPUs.*cudnn"):
+    with pytest.raises(BackendError, match=r"planned for GPUs.*cudnn"):
         step(state, batch)
