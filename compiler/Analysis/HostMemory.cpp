@@ -109,11 +109,6 @@ std::vector<HostPiece> analysis::findHostPieces(llvm::ArrayRef<Operation *> ops,
   return pieces;
 }
 
-static bool isOfPhase(Operation *op, llvm::StringRef phase) {
-  auto attribute = op->getAttrOfType<StringAttr>(attr::phase);
-  return attribute && attribute.getValue() == phase;
-}
-
 bool analysis::isHostActivation(Value value, llvm::function_ref<bool(Operation *)> isInStage) {
   if (!isOffloaded(value))
     return false;

@@ -591,10 +591,6 @@ void Splitter::useWhole(Operation *op) {
 /// gradients that are treated after the last one.
 void Splitter::moveToReaders() {
   auto eqnOf = [](Operation *op) { return op->getAttrOfType<IntegerAttr>(attr::eqn); };
-  auto isOf = [](Operation *op, StringRef phase) {
-    auto attribute = op->getAttrOfType<StringAttr>(attr::phase);
-    return attribute && attribute.getValue() == phase;
-  };
   auto least = [&](IntegerAttr &found, Operation *op) {
     IntegerAttr eqn = eqnOf(op);
     if (eqn && (!found || eqn.getInt() < found.getInt()))
@@ -602,18 +598,18 @@ void Splitter::moveToReaders() {
   };
   for (Operation *op : llvm::reverse(made)) {
     IntegerAttr eqn;
-    if (isOf(op, "forward"))
+    if (isOfPhase(op, "forward"))
       for (Operation *user : getUsers(op->getResult(0)))
-        if (isOf(user, "forward"))
+        if (isOfPhase(user, "forward"))
           least(eqn, user);
     if (eqn)
       op->setAttr(attr::eqn, eqn);
   }
   for (Operation *op : made) {
     IntegerAttr eqn;
-    if (isOf(op, "backward"))
+    if (isOfPhase(op, "backward"))
       for (Value value : getUsedValues(op))
-        if (Operation *source = value.getDefiningOp(); source && isOf(source, "backward"))
+        if (Operation *source = value.getDefiningOp(); source && isOfPhase(source, "backward"))
           least(eqn, source);
     if (eqn)
       op->setAttr(attr::eqn, eqn);

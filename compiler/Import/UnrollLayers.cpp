@@ -530,11 +530,6 @@ struct BodyEquations {
 
 } // namespace
 
-static bool hasPhase(Operation *op, StringRef phase) {
-  auto attribute = op->getAttrOfType<StringAttr>(attr::phase);
-  return attribute && attribute.getValue() == phase;
-}
-
 /// What a value of the body is outside of it, if every iteration sees the same.
 static Value outsideOf(const LoopShape &shape, Value value) {
   auto argument = dyn_cast<BlockArgument>(value);
@@ -661,9 +656,9 @@ static std::optional<LoopShape> readLoopWithin(hlo::WhileOp loop, int64_t maxOps
 static SmallVector<LayerLoop> findLayerLoops(func::FuncOp main, int64_t maxOps) {
   SmallVector<hlo::WhileOp> forward, backward;
   for (auto loop : main.getBody().front().getOps<hlo::WhileOp>()) {
-    if (hasPhase(loop, "forward"))
+    if (isOfPhase(loop, "forward"))
       forward.push_back(loop);
-    else if (hasPhase(loop, "backward"))
+    else if (isOfPhase(loop, "backward"))
       backward.push_back(loop);
   }
   SmallVector<LayerLoop> found;

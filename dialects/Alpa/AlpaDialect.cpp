@@ -202,6 +202,16 @@ void AlpaDialect::initialize() {
   addInterfaces<AlpaInlinerInterface>();
 }
 
+bool alpa::isOfPhase(Operation *op, StringRef phase) {
+  auto attribute = op->getAttrOfType<StringAttr>(attr::phase);
+  return attribute && attribute.getValue() == phase;
+}
+
+std::optional<int64_t> alpa::layerOf(Operation *op) {
+  auto layer = op->getAttrOfType<IntegerAttr>(attr::layer);
+  return layer ? std::optional(layer.getInt()) : std::nullopt;
+}
+
 bool alpa::isStateArgument(Value value) {
   auto argument = dyn_cast<BlockArgument>(value);
   if (!argument)

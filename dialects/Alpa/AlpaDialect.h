@@ -93,6 +93,11 @@ namespace alpa {
 /// `attributes` (of the argument or result) say; elsewhere of the whole.
 mlir::Type wholeType(mlir::Operation *function, mlir::Type type, mlir::DictionaryAttr attributes);
 
+/// Whether `alpa.phase` of an op is that phase.
+bool isOfPhase(mlir::Operation *op, llvm::StringRef phase);
+/// `alpa.layer` of an op, if it has one.
+std::optional<int64_t> layerOf(mlir::Operation *op);
+
 /// Whether a value is an argument that lives across steps: of a step, or of a function
 /// that says nothing of its arguments.
 bool isStateArgument(mlir::Value value);

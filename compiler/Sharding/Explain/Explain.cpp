@@ -78,11 +78,6 @@ std::string sharding::lineOf(Operation *op) {
   return line;
 }
 
-static std::optional<int64_t> layerOf(Operation *op) {
-  auto layer = op ? op->getAttrOfType<IntegerAttr>(attr::layer) : IntegerAttr();
-  return layer ? std::optional(layer.getInt()) : std::nullopt;
-}
-
 /// The layer of the op that makes a value; of an argument the first layer that uses it.
 static std::optional<int64_t> layerOf(Value value) {
   if (Operation *op = value.getDefiningOp())

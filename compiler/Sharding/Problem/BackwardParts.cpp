@@ -11,15 +11,15 @@ using namespace alpa;
 using namespace alpa::sharding;
 using namespace mlir;
 
-static int64_t layerOf(Operation *op) {
-  auto layer = op->getAttrOfType<IntegerAttr>(attr::layer);
-  return layer ? layer.getInt() : std::numeric_limits<int64_t>::max();
+/// What has no layer is of none before the others.
+static int64_t placeOf(Operation *op) {
+  return layerOf(op).value_or(std::numeric_limits<int64_t>::max());
 }
 
 llvm::DenseSet<Operation *> sharding::findInputPart(llvm::ArrayRef<OpInfo> ops) {
   int64_t first = std::numeric_limits<int64_t>::max();
   for (const OpInfo &info : ops)
-    first = std::min(first, layerOf(info.op));
+    first = std::min(first, placeOf(info.op));
   llvm::DenseSet<Operation *> inputPart;
   for (const OpInfo &info : llvm::reverse(ops)) {
     if (info.phase != OpPhase::Backward)
@@ -28,7 +28,7 @@ llvm::DenseSet<Operation *> sharding::findInputPart(llvm::ArrayRef<OpInfo> ops) 
     auto isWaitedFor = [&](Operation *user) {
       user = info.op->getBlock()->findAncestorOpInBlock(*user);
       return inputPart.contains(user) ||
-             (layerOf(user) < first && opPhaseOf(user) != OpPhase::Update);
+             (placeOf(user) < first && opPhaseOf(user) != OpPhase::Update);
     };
     if (llvm::any_of(info.op->getUsers(), isWaitedFor))
       inputPart.insert(info.op);

@@ -567,7 +567,7 @@ private:
     auto pieceOf = [&](Value value) {
       int index = builder.find(value);
       return index >= 0 && values[index].isHostActivation
-                 ? layerOf(analysis::firstBackwardReader(value))
+                 ? layerOf(analysis::firstBackwardReader(value)).value_or(0)
                  : -1;
     };
     std::vector<analysis::HostActivations> pieces =
@@ -578,11 +578,6 @@ private:
       for (Value value : piece.values)
         onDevice[value] = {begin, begin + 1};
     }
-  }
-
-  static int64_t layerOf(Operation *op) {
-    auto layer = op->getAttrOfType<IntegerAttr>(attr::layer);
-    return layer ? layer.getInt() : 0;
   }
 
   /// For all micro-batches in flight there; on the device while it is made, copied, and read.

@@ -275,11 +275,8 @@ void ProblemBuilder::findHostActivations() {
   }
   for (HostActivation &activation : hostActivations) {
     Value value = values[activation.value].value;
-    auto isAlike = [](Operation *a, Operation *b) {
-      return a->getAttr(alpa::attr::layer) == b->getAttr(alpa::attr::layer);
-    };
     activation.isLast = value.getDefiningOp() == last;
-    activation.isFirst = isAlike(analysis::firstBackwardReader(value), first);
+    activation.isFirst = layerOf(analysis::firstBackwardReader(value)) == layerOf(first);
   }
 }
 

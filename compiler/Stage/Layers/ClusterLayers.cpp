@@ -109,8 +109,7 @@ private:
         for (Value result : op->getResults()) {
           movable &= !batch.dependsOnBatch(result);
           for (Operation *user : importer::getUsers(result)) {
-            auto phase = user->getAttrOfType<StringAttr>(attr::phase);
-            if (!phase || phase.getValue() != "forward" || eqnOf(user) == eqn)
+            if (!isOfPhase(user, "forward") || eqnOf(user) == eqn)
               continue;
             // Readers come later, unless ops without a name were given an equation.
             auto at = place.find(eqnOf(user));
@@ -520,10 +519,8 @@ private:
       for (Value value : op->getOperands())
         if (auto it = tagged.find(value.getDefiningOp()); it != tagged.end())
           sources.insert(it->second);
-      bool onlyUpdate = llvm::all_of(importer::getUsers(op->getResult(0)), [](Operation *user) {
-        auto phase = user->getAttrOfType<StringAttr>(attr::phase);
-        return phase && phase.getValue() == "update";
-      });
+      bool onlyUpdate = llvm::all_of(importer::getUsers(op->getResult(0)),
+                                     [](Operation *user) { return isOfPhase(user, "update"); });
       if (sources.size() < 2 || !onlyUpdate)
         continue;
       op->setAttr(attr::phase, StringAttr::get(&getContext(), "update"));

@@ -86,10 +86,6 @@ static bool runsPerMicroBatch(Operation *op) {
   return phase == Phase::Forward || phase == Phase::Backward;
 }
 
-static int64_t layerOf(Operation *op) {
-  return op->getAttrOfType<IntegerAttr>(attr::layer).getInt();
-}
-
 bool WeightPreparer::isReturned(Value value) const {
   return llvm::any_of(value.getUsers(),
                       [](Operation *user) { return user->hasTrait<OpTrait::IsTerminator>(); });
@@ -190,12 +186,11 @@ llvm::SetVector<Operation *> WeightPreparer::sourcesOf(Operation *root) const {
 /// Stages prepare weights by themselves: what is made of weights of several layers, such as a
 /// norm of all, would come from another one.
 bool WeightPreparer::isOfOneLayer(Operation *root, ArrayRef<Operation *> sources) const {
-  int64_t layer = layerOf(root);
+  int64_t layer = *layerOf(root);
   return llvm::all_of(sources, [&](Operation *op) {
     return layerOf(op) == layer &&
-           (op == root || llvm::all_of(importer::getUsers(op->getResult(0)), [&](Operation *user) {
-              return user->hasAttr(attr::layer) && layerOf(user) == layer;
-            }));
+           (op == root || llvm::all_of(importer::getUsers(op->getResult(0)),
+                                       [&](Operation *user) { return layerOf(user) == layer; }));
   });
 }
 
@@ -250,8 +245,8 @@ void WeightPreparer::annotate(ArrayRef<Operation *> prepared) {
   for (Operation *op : prepared)
     for (Operation *user : importer::getUsers(op->getResult(0)))
       if (user->hasAttr(attr::layer) && phaseOf(user) != Phase::Update && !chosen.contains(user)) {
-        auto [it, isNew] = layers.try_emplace(related.getLeaderValue(op), layerOf(user));
-        it->second = std::min(it->second, layerOf(user));
+        auto [it, isNew] = layers.try_emplace(related.getLeaderValue(op), *layerOf(user));
+        it->second = std::min(it->second, *layerOf(user));
       }
   Builder builder(main.getContext());
   for (Operation *op : prepared) {

@@ -26,16 +26,6 @@ using namespace alpa;
 using namespace alpa::stage;
 using importer::getUsedValues;
 
-static bool isPhase(Operation *op, StringRef phase) {
-  auto attribute = op->getAttrOfType<StringAttr>(attr::phase);
-  return attribute && attribute.getValue() == phase;
-}
-
-static std::optional<int64_t> layerOf(Operation *op) {
-  auto layer = op->getAttrOfType<IntegerAttr>(attr::layer);
-  return layer ? std::optional<int64_t>(layer.getInt()) : std::nullopt;
-}
-
 /// Whether the op gives the same values when it runs a second time.
 static bool canRunAgain(Operation *op) {
   return !op->walk([](Operation *inner) {
@@ -65,7 +55,7 @@ KeptOps stage::findKeptProducts(func::FuncOp main) {
   KeptOps kept;
   llvm::DenseSet<Value> ofState = valuesOfState(main);
   for (Operation &op : main.front().without_terminator()) {
-    if (!isPhase(&op, "forward"))
+    if (!isOfPhase(&op, "forward"))
       continue;
     SmallVector<Value> used = getUsedValues(&op);
     std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(&op);
@@ -150,10 +140,10 @@ public:
                       const KeptOps &kept)
       : main(main), layer(layer) {
     for (Operation *op : ops)
-      if (isPhase(op, "forward") && canRunAgain(op) && !kept.contains(op) &&
+      if (isOfPhase(op, "forward") && canRunAgain(op) && !kept.contains(op) &&
           !op->hasAttr(attr::offloaded))
         forward.insert(op);
-      else if (isPhase(op, "backward"))
+      else if (isOfPhase(op, "backward"))
         backward.push_back(op);
     findReaders();
   }
@@ -172,7 +162,7 @@ public:
     auto bytesOf = [&](Value value) -> int64_t {
       Operation *source = value.getDefiningOp();
       bool isFree = source ? !isForward(value) &&
-                                 (importer::isConstantLike(source) || isPhase(source, "prepare"))
+                                 (importer::isConstantLike(source) || isOfPhase(source, "prepare"))
                            : isState(cast<BlockArgument>(value));
       return isFree ? 0 : int64_t(analysis::getTensorBytes(value.getType()));
     };
@@ -231,8 +221,8 @@ private:
   /// A gradient that another layer made, or what the barrier made of all micro-batches.
   bool comesIn(Value value) const {
     Operation *source = value.getDefiningOp();
-    return source && (isPhase(source, "barrier") ||
-                      (isPhase(source, "backward") && layerOf(source) != layer));
+    return source && (isOfPhase(source, "barrier") ||
+                      (isOfPhase(source, "backward") && layerOf(source) != layer));
   }
   bool reads(Operation *op, llvm::function_ref<bool(Value)> which) const {
     return llvm::any_of(getUsedValues(op), which);
@@ -266,7 +256,7 @@ private:
     // layer does not depend on which others are computed again.
     llvm::DenseSet<Operation *> canWait;
     auto waits = [&](Operation *user) {
-      bool isForeign = isPhase(user, "backward") && layerOf(user) != layer;
+      bool isForeign = isOfPhase(user, "backward") && layerOf(user) != layer;
       return canWait.contains(user) || (!isForeign && !user->isBeforeInBlock(start));
     };
     for (Operation *op : llvm::reverse(llvm::make_range(backward.begin(), first)))
@@ -307,7 +297,7 @@ private:
     for (Operation *op : slice)
       for (Value value : getUsedValues(op)) {
         Operation *source = value.getDefiningOp();
-        bool keeps = source ? importer::isConstantLike(source) || isPhase(source, "prepare")
+        bool keeps = source ? importer::isConstantLike(source) || isOfPhase(source, "prepare")
                             : isState(cast<BlockArgument>(value));
         if (!isForward(value) && !keeps)
           values.insert(value);
@@ -497,7 +487,7 @@ KeptOps stage::findHostCut(func::FuncOp main, ArrayRef<bool> layers,
   OpSeconds seconds(device);
   double forward = 0;
   for (Operation &op : main.front().without_terminator())
-    if (isPhase(&op, "forward"))
+    if (isOfPhase(&op, "forward"))
       forward += seconds.again(&op);
   KeptOps kept;
   forEachCut(main, layers, seconds, [&](Cut cut) {
@@ -515,12 +505,12 @@ unsigned stage::offloadActivations(func::FuncOp main, ArrayRef<bool> layers) {
   for (Operation &op : main.front().without_terminator()) {
     auto layer = static_cast<size_t>(*layerOf(&op));
     bool isLast = layers.size() > 1 && layer + 1 == layers.size();
-    if (!isPhase(&op, "forward") || !layers[layer] || isLast || importer::isConstantLike(&op))
+    if (!isOfPhase(&op, "forward") || !layers[layer] || isLast || importer::isConstantLike(&op))
       continue;
     for (OpResult result : op.getResults()) {
       if (ofState.contains(result) || analysis::getTensorBytes(result.getType()) < kLeastBytes ||
           llvm::none_of(importer::getUsers(result),
-                        [](Operation *user) { return isPhase(user, "backward"); }))
+                        [](Operation *user) { return isOfPhase(user, "backward"); }))
         continue;
       setOffloaded(result);
       ++offloaded;
@@ -533,12 +523,12 @@ std::vector<int64_t> stage::keptBytes(func::FuncOp main, unsigned numLayers) {
   std::vector<int64_t> bytes(numLayers, 0);
   std::vector<llvm::DenseSet<Value>> kept(numLayers);
   for (Operation &op : main.front().without_terminator()) {
-    if (!isPhase(&op, "backward"))
+    if (!isOfPhase(&op, "backward"))
       continue;
     int64_t layer = *layerOf(&op);
     for (Value value : getUsedValues(&op)) {
       Operation *source = value.getDefiningOp();
-      if (source && isPhase(source, "forward") && !importer::isConstantLike(source) &&
+      if (source && isOfPhase(source, "forward") && !importer::isConstantLike(source) &&
           kept[layer].insert(value).second)
         bytes[layer] += analysis::getTensorBytes(value.getType());
     }

@@ -89,9 +89,9 @@ struct TrimActivations : stage::impl::AlpaTrimActivationsBase<TrimActivations> {
     std::map<int64_t, SmallVector<Operation *>> layers;
     for (Operation &op : main.front()) {
       order[&op] = order.size();
-      auto layer = op.getAttrOfType<IntegerAttr>(attr::layer);
+      std::optional<int64_t> layer = layerOf(&op);
       if (layer && phaseOf(&op) == Phase::Forward)
-        layers[layer.getInt()].push_back(&op);
+        layers[*layer].push_back(&op);
     }
     for (auto &[number, forward] : layers) {
       LayerActivations layer(main, order, forward);

@@ -242,7 +242,7 @@ private:
   Attribute integer(int64_t value) { return builder.getI64IntegerAttr(value); }
 
   unsigned stageOf(Operation *op) const {
-    int64_t layer = op->getAttrOfType<IntegerAttr>(attr::layer).getInt();
+    int64_t layer = *layerOf(op);
     for (auto [index, stage] : llvm::enumerate(plan.stages))
       if (layer < stage.endLayer)
         return index;
@@ -570,10 +570,7 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
 /// Whether something runs once between the forward runs of all micro-batches and their
 /// backward runs.
 static bool hasBarrier(func::FuncOp main) {
-  return llvm::any_of(main.front(), [](Operation &op) {
-    auto phase = op.getAttrOfType<StringAttr>(attr::phase);
-    return phase && phase.getValue() == "barrier";
-  });
+  return llvm::any_of(main.front(), [](Operation &op) { return isOfPhase(&op, "barrier"); });
 }
 
 /// A list of names; for "auto" those with one stage on each mesh and whole backward
@@ -788,11 +785,11 @@ llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
     addUsed(*way.variant);
   size_t work = solvedLayers / 4;
   for (unsigned stages : {4, 3, 2, 6}) {
+    if (stages > mostVirtualStages)
+      continue;
     StageSearchSpace tried;
     tried.schedules.push_back(schedule::findSchedule("interleaved-1f1b"));
     tried.stagesPerMesh = stages;
-    if (stages > mostVirtualStages)
-      continue;
     if (llvm::Error error = checkVirtualStages(tried, setup.space, setup.problem)) {
       consumeError(std::move(error)); // There are no such plans.
       continue;

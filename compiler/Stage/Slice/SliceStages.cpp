@@ -667,9 +667,8 @@ private:
   void cloneOp(Operation *op);
   void markDonated(ArrayRef<const FunctionResult *> results);
   LogicalResult check(Value value, const ShardingSpec &spec);
-  IntegerAttr layerOf(Operation *op) {
-    auto layer = op->getAttrOfType<IntegerAttr>(attr::layer);
-    return layer ? layer : builder.getI64IntegerAttr(0);
+  IntegerAttr layerAttr(Operation *op) {
+    return builder.getI64IntegerAttr(layerOf(op).value_or(0));
   }
   ShardingAttr shardingAttr(const ShardingSpec &spec) {
     return ShardingAttr::get(builder.getContext(), spec);
@@ -724,7 +723,7 @@ LogicalResult PieceBuilder::build(Block *body) {
     if (plan.isOnHost(input)) {
       argAttrs[index].set(attr::memory, builder.getStringAttr("host"));
       if (input.getDefiningOp()) // Comes to the device with what its first reader's layer reads.
-        argAttrs[index].set(attr::layer, layerOf(analysis::firstBackwardReader(input)));
+        argAttrs[index].set(attr::layer, layerAttr(analysis::firstBackwardReader(input)));
     }
     mapping.map(input, entry->getArgument(index));
   }
@@ -760,7 +759,7 @@ DictionaryAttr PieceBuilder::resultAttributes(const FunctionResult &result) {
   if (plan.isOnHost(result.source)) {
     attributes.set(attr::memory, builder.getStringAttr("host"));
     if (!piece.isUpdate())
-      attributes.set(attr::layer, layerOf(result.source.getDefiningOp()));
+      attributes.set(attr::layer, layerAttr(result.source.getDefiningOp()));
   }
   if (!piece.runsOnce() && result.accumulate != Accumulate::None)
     attributes.set(attr::accumulate, builder.getStringAttr(stringify(result.accumulate)));
