@@ -31,6 +31,14 @@ def export_plan(plan: Plan | str | Path, to: str) -> Exported:
     if to not in FORMATS:
         raise ExportError(f"no format {to!r}", where="export_plan", fix=f"use {', '.join(FORMATS)}")
     found = plan if isinstance(plan, Plan) else Plan.load(plan)
-    module = importlib.import_module(f"alpa_mlir.export.{FORMATS[to].module}")
+    form = FORMATS[to]
+    if form.no_stages and len(found.stages) > 1:
+        others = " or ".join(name for name, other in FORMATS.items() if not other.no_stages)
+        raise ExportError(
+            f"{len(found.stages)} pipeline stages, {form.no_stages}",
+            where=f"plan of {found.name}",
+            fix=f"export it to {others}, or plan with ShardParallel()",
+        )
+    module = importlib.import_module(f"alpa_mlir.export.{form.module}")
     exported: Exported = module.export(found)
     return exported

@@ -27,21 +27,31 @@ class Format:
         summary: what the file is.
         suffix: of its name.
         module: the one of `alpa_mlir.export` whose `export` makes it.
-        has_stages: it can say pipeline stages.
+        no_stages: why it cannot say pipeline stages; empty if it can.
     """
 
     summary: str
     suffix: str
     module: str
-    has_stages: bool = False
+    no_stages: str = ""
 
 
 #: Every format, by the name that `--to` takes.
 FORMATS = MappingProxyType(
     {
-        "jax": Format("a Python module of shardings, for `jax.jit`", ".py", "jax_module"),
-        "mpmd": Format("Shardy's MPMD dialect", ".mlir", "mpmd", has_stages=True),
-        "maxtext": Format("a configuration file of MaxText", ".yml", "maxtext", has_stages=True),
-        "levanter": Format("the trainer's section of Levanter's configuration", ".yml", "levanter"),
+        "jax": Format(
+            "a Python module of shardings, for `jax.jit`",
+            ".py",
+            "jax_module",
+            no_stages="jax.jit runs one mesh",
+        ),
+        "mpmd": Format("Shardy's MPMD dialect", ".mlir", "mpmd"),
+        "maxtext": Format("a configuration file of MaxText", ".yml", "maxtext"),
+        "levanter": Format(
+            "the trainer's section of Levanter's configuration",
+            ".yml",
+            "levanter",
+            no_stages="Levanter has none",
+        ),
     }
 )

@@ -16,7 +16,7 @@ from alpa_runtime.step_arguments import PlacementSpec, argument_placements, resu
 
 from alpa_mlir.errors import ExportError, PlanMismatchError
 from alpa_mlir.export import plain_jax
-from alpa_mlir.export.formats import FORMATS, Exported
+from alpa_mlir.export.formats import Exported
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _TABLES = re.compile(r"# <tables>\n.*# </tables>\n", re.DOTALL)
@@ -31,17 +31,9 @@ def export(plan: Plan) -> Exported:
     """The module.
 
     Raises:
-        ExportError: the plan has pipeline stages, keeps state on the hosts, or does not say how
-            its step is called.
+        ExportError: the plan keeps state on the hosts, or does not say how its step is called.
     """
     where = f"plan of {plan.name}"
-    others = " or ".join(name for name, form in FORMATS.items() if form.has_stages)
-    if len(plan.stages) > 1:
-        raise ExportError(
-            f"{len(plan.stages)} pipeline stages, jax.jit runs one mesh",
-            where=where,
-            fix=f"export it to {others}, or plan with ShardParallel()",
-        )
     if plan.call is None:
         raise ExportError(
             "it does not say how its step is called", where=where, fix="save the planned step"

@@ -8,7 +8,7 @@ from typing import Any
 from alpa_runtime.plan import Plan
 
 from alpa_mlir.errors import ExportError
-from alpa_mlir.export.formats import FORMATS, Exported
+from alpa_mlir.export.formats import Exported
 from alpa_mlir.export.trainer_axes import batch_rows, head_lines, trainer_axes, weight_lines
 
 _AXES = {"data": "replica", "ZeRO": "data", "FSDP": "data", "tensor": "model"}
@@ -18,16 +18,9 @@ def export(plan: Plan) -> Exported:
     """The file.
 
     Raises:
-        ExportError: the plan has pipeline stages, or axes that Levanter's mesh has not.
+        ExportError: the plan has axes that Levanter's mesh has not.
     """
     where = f"plan of {plan.name}"
-    if len(plan.stages) > 1:
-        others = " or ".join(name for name, form in FORMATS.items() if form.has_stages)
-        raise ExportError(
-            f"{len(plan.stages)} pipeline stages, Levanter has none",
-            where=where,
-            fix=f"export it to {others}, or plan with ShardParallel()",
-        )
     sizes, kinds = trainer_axes(plan, 0, _AXES, "Levanter")
     if sizes["model"][1] > 1:
         raise ExportError(

@@ -75,20 +75,15 @@ def export(plan: Plan) -> Exported:
     else:
         fields |= _pipeline(plan, notes, where)
         fields["per_device_batch_size"] = rows * count / devices
-    again = {int(stage.predicted.get("rematerialized_layers", 0)) for stage in plan.stages}
-    if again != {0}:
-        whole = all(
-            stage.predicted.get("rematerialized_layers", 0) == stage.layers[1] - stage.layers[0]
-            for stage in plan.stages
-        )
-        if whole:
+    again = [
+        (int(stage.predicted.get("rematerialized_layers", 0)), stage.layers[1] - stage.layers[0])
+        for stage in plan.stages
+    ]
+    if any(count for count, _ in again):
+        if all(count == layers for count, layers in again):
             fields["remat_policy"] = "full"
         else:
-            shown = ", ".join(
-                f"{stage.predicted.get('rematerialized_layers', 0):.0f} of "
-                f"{stage.layers[1] - stage.layers[0]}"
-                for stage in plan.stages
-            )
+            shown = ", ".join(f"{count} of {layers}" for count, layers in again)
             notes.append(
                 f"the plan computes layers again in some places ({shown} of each stage's); "
                 "MaxText's remat_policy is one for all layers"
