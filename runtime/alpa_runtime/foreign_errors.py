@@ -17,6 +17,10 @@ _USED_UP = ("deleted", "donated")
 _NO_ROOM = ("No space left", "RESOURCE_EXHAUSTED", "quota")
 # What tensorstore says of files that are not as they were written.
 _DAMAGED = re.compile("DATA_LOSS|NOT_FOUND|FAILED_PRECONDITION|OUT_OF_RANGE|INVALID_ARGUMENT")
+# Of calls with XLA's typed interface, and without.
+_MISSING_KERNEL = re.compile(
+    r"No FFI handler registered for (\S+) on|No registered implementation for .*call to (\S+) for"
+)
 
 
 def says_out_of_memory(error: BaseException) -> bool:
@@ -42,6 +46,18 @@ def says_used_up(error: BaseException) -> bool:
 def says_attention_of_gpus(error: BaseException) -> bool:
     """Whether JAX lowers no fused attention for this platform, since only GPUs have it."""
     return "dot_product_attention" in str(error)
+
+
+def missing_kernel(error: BaseException) -> str | None:
+    """The custom call that XLA cannot compile, since the platform has no kernel for it.
+
+    Example:
+        >>> text = 'No registered implementation for untyped custom call to __cudnn$fmha for Host'
+        >>> missing_kernel(RuntimeError(text))
+        '__cudnn$fmha'
+    """
+    found = _MISSING_KERNEL.search(str(error))
+    return found[1] or found[2] if found else None
 
 
 def first_line(error: BaseException) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ from alpa_runtime.backends.gpus import Gpu
 from alpa_runtime.backends.interface import Job, Meshes, Program, axis_sizes
 from alpa_runtime.cache import CompiledCache
 from alpa_runtime.errors import BackendError, PlanMismatchError
+from alpa_runtime.foreign_errors import missing_kernel
 from alpa_runtime.jax_internals import c_api_topology, hlo_sharding, pxla, same_shards, xla_client
 from alpa_runtime.plan.plan import key_of
 from alpa_runtime.plan.stage import MeshInfo
@@ -391,9 +391,6 @@ def compile_described(text: str, devices: Sequence[Any], *, per_device: bool, wh
         ) from None
 
 
-_MISSING_KERNEL = re.compile(r"No registered implementation for .*custom call to (\S+) for")
-
-
 class XlaBackend:
     """XLA, programs that were compiled ahead of time, and a cache of what it made before.
 
@@ -451,11 +448,11 @@ class XlaBackend:
         try:
             handle = compile_text(job.text, mesh, per_device=job.per_device)
         except RuntimeError as error:
-            kernel = _MISSING_KERNEL.search(str(error))
+            kernel = missing_kernel(error)
             if kernel is None:
                 raise
             raise BackendError(
-                f"the step was planned for GPUs: XLA has no kernel {kernel[1]!r} for "
+                f"the step was planned for GPUs: XLA has no kernel {kernel!r} for "
                 f"{mesh_devices(mesh)[0].platform}",
                 where=job.label,
                 fix="run the plan on GPUs, or make one for the devices that are here, in a process "

@@ -11,6 +11,7 @@ from alpa_runtime.foreign_errors import (
     actor_end,
     first_iree_error,
     first_line,
+    missing_kernel,
     says_donated,
     says_out_of_memory,
     says_used_up,
@@ -31,6 +32,16 @@ def test_jax_on_used_up_arrays():
     assert says_used_up(caught.value)
     assert says_donated(caught.value)
     assert not says_out_of_memory(caught.value)
+
+
+@pytest.mark.parametrize("version", [1, 4], ids=["untyped", "typed"])
+def test_xla_without_a_kernel(version):
+    result = jax.ShapeDtypeStruct((3,), jnp.float32)
+    call = jax.ffi.ffi_call("a_kernel_of_gpus", result, custom_call_api_version=version)
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        jax.jit(call)(jnp.ones(3)).block_until_ready()
+    assert missing_kernel(caught.value) == "a_kernel_of_gpus"
+    assert missing_kernel(RuntimeError("Out of memory")) is None
 
 
 def test_xla_without_memory():
