@@ -650,10 +650,6 @@ Strategy ProblemBuilder::strategyOf(const OpPart &part, const RuleProjection &pr
   return strategyFor(ops[part.op], projection, part.tensor, spec);
 }
 
-TensorReshards &ProblemBuilder::reshardsOf(const ValueInfo &value) const {
-  return reshards.of(analysis::shapeOf(value.value), value.bytes);
-}
-
 Explanation sharding::explainChoices(const ProblemBuilder &builder, const cost::CostModel &model,
                                      llvm::ArrayRef<unsigned> choices) {
   return Explainer(builder, model, choices).run();

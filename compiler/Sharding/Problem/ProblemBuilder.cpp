@@ -798,6 +798,13 @@ void ProblemBuilder::setAnySpec(unsigned value) {
   nodes.back().heldPrices = costs;
 }
 
+TensorReshards &ProblemBuilder::reshardsOf(const ValueInfo &value) const {
+  TensorReshards *&known = reshardsOfTypes[value.value.getType()];
+  if (!known)
+    known = &reshards.of(shapeOf(value.value), value.bytes);
+  return *known;
+}
+
 /// Between an op and the links behind it terms stay terms.
 int64_t ProblemBuilder::reshardPicoseconds(const ValueInfo &value, PackedSpec from,
                                            PackedSpec to) const {
@@ -809,7 +816,7 @@ int64_t ProblemBuilder::reshardPicoseconds(const ValueInfo &value, PackedSpec fr
 /// Layers are alike, so most matrices are asked for again.
 const std::vector<int64_t> &ProblemBuilder::reshardCosts(unsigned from, unsigned to,
                                                          const ValueInfo &value) {
-  TensorReshards &tensor = reshards.of(shapeOf(value.value), value.bytes);
+  TensorReshards &tensor = reshardsOf(value);
   auto [it, isNew] = reshardIndex.try_emplace({from, to, &tensor});
   std::vector<int64_t> &matrix = it->second;
   if (!isNew)

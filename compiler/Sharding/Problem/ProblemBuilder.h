@@ -354,6 +354,7 @@ private:
   std::vector<OperandDemand> demands;
   std::vector<OpPart> parts;
   mutable ReshardPlanner reshards{model};
+  mutable llvm::DenseMap<mlir::Type, TensorReshards *> reshardsOfTypes;
   std::map<std::tuple<unsigned, unsigned, TensorReshards *>, std::vector<int64_t>> reshardIndex;
   llvm::DenseSet<std::pair<uint64_t, uint64_t>> charged;
   std::vector<CarriedValue> carried;

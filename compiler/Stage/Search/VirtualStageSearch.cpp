@@ -149,9 +149,13 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
     if (!best.stages.empty() && last == kMostRounds)
       last = std::min(last, round + 1 + kMoreRounds);
   }
+  // Solves with the limit in the problem gain little where prices found something.
+  constexpr double kHopeful = 1.02;
   while (true) {
     costs.refresh(/*onlySolved=*/true);
     offer(solveVirtualStages(cut));
+    if (best.stages.empty() || best.seconds > mostSeconds * kHopeful)
+      return best;
     llvm::Expected<bool> better = costs.improve(requestsOf(best, /*onlyHopes=*/false));
     if (!better)
       return better.takeError();
