@@ -117,5 +117,4 @@ class _Finder(rpc.HostProcess):
 
 
 if __name__ == "__main__":
-    work, beside = map(int, sys.argv[2:4])
-    rpc.main(work, beside, "--die-with-parent" in sys.argv, host=_Finder("127.0.0.1"))
+    rpc.main(sys.argv[2:], host=_Finder("127.0.0.1"))

@@ -114,7 +114,7 @@ class Site:
         return ok if self.preset else None
 
 
-def machine_kind(is_gpu: bool) -> str:
+def machine_kind(is_gpu: bool) -> Any:
     return "gpu" if is_gpu else "cpu"
 
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from alpa_runtime.checkpoint import latest_checkpoint, restore_checkpoint, save_checkpoint
     from alpa_runtime.devices import use_virtual_devices
     from alpa_runtime.execution.loaded_plan import LoadedPlan
+    from alpa_runtime.hosts.launched import LaunchedWorkers
     from alpa_runtime.hosts.ray_hosts import RayWorkers
     from alpa_runtime.hosts.subprocesses import ProcessWorkers
     from alpa_runtime.hosts.threads import ThreadWorkers
@@ -155,6 +156,7 @@ _HOME = {
         "alpa_runtime.checkpoint": ("latest_checkpoint", "restore_checkpoint", "save_checkpoint"),
         "alpa_runtime.devices": ("use_virtual_devices",),
         "alpa_runtime.execution.loaded_plan": ("LoadedPlan",),
+        "alpa_runtime.hosts.launched": ("LaunchedWorkers",),
         "alpa_runtime.hosts.ray_hosts": ("RayWorkers",),
         "alpa_runtime.hosts.subprocesses": ("ProcessWorkers",),
         "alpa_runtime.hosts.threads": ("ThreadWorkers",),
@@ -187,6 +189,7 @@ __all__ = [
     "DevicesError",
     "FollowParallel",
     "InfeasiblePlanError",
+    "LaunchedWorkers",
     "LoadedPlan",
     "ManualLayerOption",
     "ManualShardingOption",

@@ -35,6 +35,7 @@ COMMANDS = {
     "explain": "say why a plan is as it is, what came second, and what limits it",
     "report": "write a report of a plan as one HTML file",
     "run": "run an entry point, or a saved plan with random inputs",
+    "launch": "start a training program over several hosts, without Ray",
     "export": "write a saved plan in the form of another program",
     "diff": "list what two saved plans decide otherwise",
     "simulate": "execute a saved plan on a described cluster, without devices",
@@ -114,9 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["profile", "--output", "measured.yaml"])  # doctest: +SKIP
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    own = words[: words.index("--")] if "--" in words else words
     # No option of the command itself takes a value: the first other word is the subcommand.
     name = next((word for word in words if not word.startswith("-")), None)
-    as_json = "--json" in words
+    as_json = "--json" in own
     options = parser(only=name or "", as_json=as_json).parse_args(words)
     output = sys.stdout
     try:

@@ -122,8 +122,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers",
-        choices=("processes", "ray", "threads"),
-        help="run in workers, one for each host of the plan (default: in this process)",
+        choices=("launched", "processes", "ray", "threads"),
+        help="run in workers, one for each host of the plan; launched: on the hosts of an "
+        "`alpa-mlir launch` (default: in this process)",
     )
     parser.add_argument(
         "--ray-address",
@@ -388,6 +389,10 @@ def _workers(options: argparse.Namespace) -> Generator[Hosts | None, None, None]
 
         with ProcessWorkers() as processes:
             yield processes
+    elif options.workers == "launched":
+        from alpa_runtime.hosts.launched import LaunchedWorkers
+
+        yield LaunchedWorkers()
     else:
         from alpa_runtime.hosts.ray_hosts import RayWorkers
 

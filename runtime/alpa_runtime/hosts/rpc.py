@@ -2,10 +2,12 @@
 process answers.
 
 Run: python -m alpa_runtime.hosts.rpc WORK_DESCRIPTOR BESIDE_DESCRIPTOR [--die-with-parent]
+     [--address IP]
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import pickle
@@ -15,7 +17,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -140,8 +142,8 @@ class RpcClient:
         self._gone: str | None = None
         self._out_of_memory = False
         self._lock = threading.Lock()
-        self._work = _Lane(MessageStream(streams.work), self._ended)
-        self._beside = _Lane(MessageStream(streams.beside), self._ended)
+        self._work = Lane(MessageStream(streams.work), self._ended)
+        self._beside = Lane(MessageStream(streams.beside), self._ended)
         self._work.start()  # Both are there: the end of the one is that of the other.
         self._beside.start()
 
@@ -175,8 +177,13 @@ class RpcClient:
         return WorkerLostError(self._gone, where=self.where, out_of_memory=self._out_of_memory)
 
 
-class _Lane:
-    """One stream, and the calls that wait for its answers."""
+class Lane:
+    """One stream, and the calls that wait for its answers.
+
+    Args:
+        ended: called once with why the stream cannot be read on, or None; gives the error of all
+            calls that wait then, and of those that come later.
+    """
 
     def __init__(
         self, stream: MessageStream, ended: Callable[[str | None], WorkerLostError]
@@ -193,6 +200,7 @@ class _Lane:
         threading.Thread(target=self._read, name="alpa-mlir answers", daemon=True).start()
 
     def send(self, method: str, args: tuple[Any, ...]) -> Future[Any]:
+        """Start a call; a future of whether it succeeded, and of its result or error."""
         future: Future[Any] = Future()
         with self._lock:
             if self._error is not None:
@@ -211,6 +219,7 @@ class _Lane:
         return future
 
     def end(self) -> None:
+        """Both ends learn that nothing more comes."""
         self._stream.end()
 
     def _read(self) -> None:
@@ -384,19 +393,25 @@ def connect(driver: DriverEnds, address: str, seconds: float, where: str) -> Str
 # The main program of a worker process that no service started: reads calls from two sockets.
 
 
-def main(work: int, beside: int, die: bool, host: HostProcess | None = None) -> None:
+def main(arguments: Sequence[str], host: HostProcess | None = None) -> None:
     """Answer calls until the other end of a socket is gone, then end at once.
 
     Args:
-        work, beside: descriptors of the sockets of `Streams`.
-        die: end when the thread that started this process does.
+        arguments: descriptors of the sockets of `Streams`; whether to end when the thread that
+            started this process does; where other workers reach this machine.
         host: what answers.
     """
-    if die:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("work", type=int)
+    parser.add_argument("beside", type=int)
+    parser.add_argument("--die-with-parent", action="store_true")
+    parser.add_argument("--address", default="127.0.0.1")
+    options = parser.parse_args(arguments)
+    if options.die_with_parent:
         die_with_parent()
-    streams = Streams(socket.socket(fileno=work), socket.socket(fileno=beside))
-    answer_calls(streams, host or HostProcess("127.0.0.1"))
+    streams = Streams(socket.socket(fileno=options.work), socket.socket(fileno=options.beside))
+    answer_calls(streams, host or HostProcess(options.address))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), "--die-with-parent" in sys.argv[3:])
+    main(sys.argv[1:])

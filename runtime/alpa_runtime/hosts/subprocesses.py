@@ -40,23 +40,9 @@ class _Process:
     def __init__(self, program: Sequence[str], environment: Mapping[str, str]) -> None:
         pairs = socket.socketpair(), socket.socketpair()
         ours, theirs = zip(*pairs, strict=True)
-        root = str(Path(alpa_runtime.__file__).parents[1])
-        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        descriptors = [end.fileno() for end in theirs]
-        arguments = [sys.executable, *program, *map(str, descriptors)]
-        if threading.current_thread() is threading.main_thread():
-            arguments.append("--die-with-parent")
+        options = ["--die-with-parent"] * (threading.current_thread() is threading.main_thread())
         self._out_of_memory = out_of_memory_kills()
-        with _ctrl_c_blocked():
-            self.popen = subprocess.Popen(
-                arguments,
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # The program's own output may be a document; Gloo prints, too.
-                env={**os.environ, "PYTHONPATH": path, **environment},
-            )
-        for end in theirs:
-            end.close()
+        self.popen = start_worker(program, theirs, options, environment)
         where = f"worker process {self.popen.pid}"
         self.calls = RpcClient(Streams(*ours), self._how_it_ended, where)
 
@@ -70,6 +56,38 @@ class _Process:
     def end(self) -> None:
         self.popen.kill()  # Of a stopped process too; of one that is gone nothing happens.
         self.popen.wait()
+
+
+def start_worker(
+    program: Sequence[str],
+    ends: Sequence[socket.socket],
+    options: Sequence[str],
+    environment: Mapping[str, str],
+    output: int = 2,
+) -> subprocess.Popen[bytes]:
+    """Start a worker process, and give it its ends of two sockets.
+
+    Args:
+        program: what Python runs, before the numbers of the sockets.
+        options: behind them.
+        environment: besides that of this process.
+        output: where what it prints goes, a descriptor.
+    """
+    root = str(Path(alpa_runtime.__file__).parents[1])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    descriptors = [end.fileno() for end in ends]
+    with _ctrl_c_blocked():
+        process = subprocess.Popen(
+            [sys.executable, *program, *map(str, descriptors), *options],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=output,  # The program's own output may be a document; Gloo prints, too.
+            stderr=output,
+            env={**os.environ, "PYTHONPATH": path, **environment},
+        )
+    for end in ends:
+        end.close()
+    return process
 
 
 @contextlib.contextmanager

@@ -371,22 +371,27 @@ class Reception:
     _not_named: int = field(init=False, default=0)
 
     def wait(
-        self, deadline: float, given_up: Callable[[], bool] = lambda: False
+        self,
+        deadline: float,
+        given_up: Callable[[], bool] = lambda: False,
+        least: int | None = None,
     ) -> dict[int, socket.socket]:
         """The streams of all that are expected. Others are refused, and keep nobody waiting.
 
         Args:
+            least: so many are enough.
             given_up: asked again and again; whether nobody needs them any more.
 
         Raises:
             TransportError: somebody did not come in time, or they were given up.
         """
+        wanted = len(self.expected) if least is None else min(least, len(self.expected))
         with selectors.DefaultSelector() as selector:
             for listener in self.listeners:
                 listener.setblocking(False)
                 selector.register(listener, selectors.EVENT_READ)
             try:
-                while len(self.came) < len(self.expected):
+                while len(self.came) < wanted:
                     left = deadline - time.monotonic()
                     if given_up():
                         raise TransportError(f"rank {self.own.rank} was closed")

@@ -46,5 +46,4 @@ if __name__ == "__main__":
     fake_cupy.install()
     transfers.LEAST_DEVICE_BYTES = 1
     device.DEVICE_BACKENDS = {"nccl": ("cpu",), "nixl": ("cpu",)}
-    numbers = [int(text) for text in sys.argv[1:] if text.isdecimal()]
-    main(*numbers, "--die-with-parent" in sys.argv, DeviceHost("127.0.0.1"))
+    main(sys.argv[1:], DeviceHost("127.0.0.1"))

@@ -58,5 +58,4 @@ class _Host(rpc.HostProcess):
 
 
 if __name__ == "__main__":
-    work, beside = map(int, sys.argv[2:4])
-    rpc.main(work, beside, "--die-with-parent" in sys.argv, host=_Host("127.0.0.1"))
+    rpc.main(sys.argv[2:], host=_Host("127.0.0.1"))

@@ -1,0 +1,490 @@
+"""Starting a training program over hosts that Slurm, Kubernetes, SSH or a person give.
+
+`launch` runs on every host: it serves the driver as an agent (`launched.Agent`), and on host 0 it
+also runs the program, which drives all hosts with `LaunchedWorkers`. A program that fails is
+started again, and goes on from its checkpoints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import secrets
+import shlex
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from alpa_runtime.errors import WorkerError
+from alpa_runtime.hosts.launched import LEAST_KEY, MEETING_DESCRIPTOR, Agent, Hall, Meeting
+
+#: The variable that may hold the key.
+KEY_VARIABLE = "ALPA_MLIR_LAUNCH_KEY"
+_LEAVE_SECONDS = 10.0
+_LONGEST_KEY = 4096
+_SECONDS_TO_TERMINATE = 10.0
+_RESTART_SECONDS = 1.0
+_log = logging.getLogger("alpa_mlir.launch")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this launch runs among all.
+
+    Attributes:
+        rank, num_hosts: of this host.
+        host, port: where the driver, on host 0, listens.
+        found_by: what said so, for people.
+        job: a name that all hosts of a Slurm step share, or "".
+    """
+
+    rank: int
+    num_hosts: int
+    host: str
+    port: int
+    found_by: str
+    job: str = ""
+
+
+def first_of_nodelist(text: str) -> str:
+    """The first name of a Slurm node list.
+
+    Example:
+        >>> first_of_nodelist("gpu[003-010,12],login1")
+        'gpu003'
+    """
+    name = re.split(r",(?![^\[]*\])", text)[0]
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", name)
+
+
+def find_place(
+    environment: Mapping[str, str],
+    rank: int | None = None,
+    num_hosts: int | None = None,
+    coordinator: str | None = None,
+) -> Place:
+    """Which host this is, by what is given, else by the variables of Slurm, of torchrun's kind, or
+    of an indexed job of Kubernetes; else the only one.
+
+    Args:
+        coordinator: `HOST:PORT` of host 0.
+
+    Raises:
+        WorkerError: they say half of it, contradict each other, or start several on one host.
+
+    Example:
+        >>> place = find_place({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"})
+        >>> place.rank, place.host, place.port
+        (1, 'a', 29400)
+    """
+    found = _given_by(environment)
+    rank = found.rank if rank is None else rank
+    num_hosts = found.num_hosts if num_hosts is None else num_hosts
+    host, port = found.host, found.port
+    if coordinator is not None:
+        host, _, text = coordinator.rpartition(":")
+        if not host or not text.isdecimal() or not 0 < int(text) < 1 << 16:
+            raise WorkerError(
+                f"--coordinator {coordinator}: expected HOST:PORT",
+                where="launch",
+                fix="name host 0 and a free port there, such as node0:29400",
+            )
+        host, port = host.strip("[]"), int(text)
+    if num_hosts < 1 or not 0 <= rank < num_hosts:
+        raise WorkerError(
+            f"rank {rank} of {num_hosts} hosts, by {found.found_by}",
+            where="launch",
+            fix="give --num-hosts, and each host a --rank from 0 to --num-hosts less one",
+        )
+    if num_hosts > 1 and not host:
+        raise WorkerError(
+            f"{num_hosts} hosts, and nothing says where host 0 is",
+            where="launch",
+            fix="give --coordinator HOST:PORT, the same on all hosts",
+        )
+    return Place(rank, num_hosts, host or "127.0.0.1", port, found.found_by, found.job)
+
+
+DEFAULT_PORT = 29400
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environment[name])
+    except ValueError:
+        raise WorkerError(
+            f"{name}={environment[name]}: expected a number", where="launch", fix="correct it"
+        ) from None
+
+
+def _given_by(environment: Mapping[str, str]) -> Place:
+    """The first scheduler whose variables are there."""
+    one_each = "start it once on each host: `srun --ntasks-per-node=1`, one process for each node"
+    if "SLURM_PROCID" in environment and "SLURM_STEP_NODELIST" in environment:
+        if environment.get("SLURM_LOCALID", "0") != "0":
+            raise WorkerError("several tasks on one host", where="launch", fix=one_each)
+        job, step = (environment.get(f"SLURM_{name}_ID", "0") for name in ("JOB", "STEP"))
+        port = 20000 + (int(job) if job.isdecimal() else 0) % 20000
+        return Place(
+            _number(environment, "SLURM_PROCID"),
+            _number(environment, "SLURM_NTASKS") if "SLURM_NTASKS" in environment else 1,
+            first_of_nodelist(environment["SLURM_STEP_NODELIST"]),
+            port,
+            "Slurm's variables",
+            f"{job}.{step}",
+        )
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        if environment.get("LOCAL_RANK", "0") != "0":
+            raise WorkerError("several processes on one host", where="launch", fix=one_each)
+        return Place(
+            _number(environment, "RANK"),
+            _number(environment, "WORLD_SIZE"),
+            environment.get("MASTER_ADDR", ""),
+            _number(environment, "MASTER_PORT") if "MASTER_PORT" in environment else DEFAULT_PORT,
+            "RANK and WORLD_SIZE",
+        )
+    if "JOB_COMPLETION_INDEX" in environment:
+        count = "JOB_COMPLETIONS"
+        return Place(
+            _number(environment, "JOB_COMPLETION_INDEX"),
+            _number(environment, count) if count in environment else 1,
+            environment.get("MASTER_ADDR", ""),
+            DEFAULT_PORT,
+            "JOB_COMPLETION_INDEX",
+        )
+    return Place(0, 1, "", 0, "nothing")
+
+
+def find_key(
+    place: Place, environment: Mapping[str, str], file: Path | None, seconds: float
+) -> str:
+    """The secret that all hosts of a launch share.
+
+    Args:
+        file: that holds it; for its owner only.
+        seconds: how long to wait for a file that host 0 makes for a Slurm step.
+
+    Raises:
+        WorkerError: there is none, it is short, or others may read its file.
+    """
+    fix = (
+        f"put a key of {LEAST_KEY} characters or more, the same on all hosts, into the variable "
+        f"{KEY_VARIABLE} (a secret of the job), or into a file (mode 600) and give --key-file"
+    )
+    if file is not None:
+        key = _read_key(file, fix)
+    elif KEY_VARIABLE in environment:
+        key = environment[KEY_VARIABLE].strip()
+    elif place.num_hosts == 1:
+        return secrets.token_hex(32)
+    elif place.job:
+        key = _key_of_job(place, seconds, fix)
+    else:
+        raise WorkerError("several hosts, and no key that they share", where="launch", fix=fix)
+    if len(key) < LEAST_KEY:
+        raise WorkerError(f"a key of {len(key)} characters", where="launch", fix=fix)
+    return key
+
+
+def _read_key(file: Path, fix: str) -> str:
+    try:
+        mode = file.stat().st_mode
+        if not stat.S_ISREG(mode) or mode & 0o077:
+            raise WorkerError(
+                f"{file} is no file that its owner alone may read", where="launch", fix="chmod 600"
+            )
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WorkerError(f"the key cannot be read: {error}", where="launch", fix=fix) from None
+
+
+def job_key_file(place: Place) -> Path:
+    """Where host 0 of a Slurm step puts the key: the home folder, which all hosts share."""
+    return Path.home() / ".alpa_mlir" / f"launch-{place.job}.key"
+
+
+def _key_of_job(place: Place, seconds: float, fix: str) -> str:
+    file = job_key_file(place)
+    if place.rank == 0:
+        try:
+            file.parent.mkdir(mode=0o700, exist_ok=True)
+            file.unlink(missing_ok=True)
+            fresh = file.with_suffix(f".{secrets.token_hex(4)}")
+            with os.fdopen(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as to:
+                to.write(secrets.token_hex(32))
+            fresh.replace(file)
+        except OSError as error:
+            raise WorkerError(
+                f"the key cannot be written: {error}", where="launch", fix=fix
+            ) from None
+    deadline = time.monotonic() + seconds
+    begin = time.time() - 3600  # An older file is of another start of the step.
+    while not file.exists() or file.stat().st_mtime < begin:
+        if time.monotonic() > deadline:
+            raise WorkerError(
+                f"no key within {seconds:g} s in {file}: the hosts may not share their home",
+                where="launch",
+                fix=fix,
+            )
+        time.sleep(0.2)
+    return _read_key(file, fix)
+
+
+class _Logs:
+    """Where programs print to: files of a folder, or what the launch prints to."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._files: list[IO[bytes]] = []
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise WorkerError(
+                    f"no logs can be written: {error}", where="launch", fix="give another folder"
+                ) from None
+
+    def of(self, name: str, usual: int) -> int:
+        """A descriptor."""
+        if self._folder is None:
+            return usual
+        self._files.append(open(self._folder / f"{name}.log", "ab"))  # noqa: SIM115
+        return self._files[-1].fileno()
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+
+def launch(
+    command: Sequence[str],
+    place: Place,
+    key: str,
+    *,
+    restarts: int = 3,
+    logs: Path | None = None,
+    start_seconds: float = 600.0,
+) -> int:
+    """Serve as a host, and on host 0 run a program that drives all hosts.
+
+    Args:
+        command: the program and its arguments.
+        restarts: how often it is started again when it fails.
+        logs: a folder: `driver.log`, and `host-RANK.log` of the workers of each host.
+        start_seconds: how long a host waits for the driver, also while it is started again.
+
+    Returns:
+        The status that the program ended with, on all hosts.
+
+    Raises:
+        WorkerError: no driver came, or the program cannot be started.
+        TransportError: nobody can listen at the place.
+    """
+    port = place.port or _free_port()
+    meeting = Meeting(place.host, port, place.num_hosts, key)
+    output = _Logs(logs)
+    try:
+        agent = Agent(meeting, place.rank, output.of(f"host-{place.rank}", 2))
+        if place.rank > 0:
+            return agent.serve(start_seconds)
+        meeting.listen().close()  # Rather an error now than in the program.
+        serving = threading.Thread(target=agent.serve, name="alpa-mlir agent", daemon=True)
+        serving.start()
+        status = _drive(command, meeting, restarts, output)
+        agent.close()
+        serving.join(_LEAVE_SECONDS)
+        if place.num_hosts > 1:
+            _dismiss(meeting, status)
+        return status
+    finally:
+        output.close()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def _drive(command: Sequence[str], meeting: Meeting, restarts: int, output: _Logs) -> int:
+    out, errors = (output.of("driver", usual) for usual in (1, 2))
+    status = 0
+    for attempt in range(restarts + 1):
+        with _driver(command, meeting, out, errors) as process:
+            status = process.wait()
+        if status == 0:
+            break
+        status = 128 - status if status < 0 else status
+        if attempt < restarts:
+            _log.warning(
+                "the program ended with status %d: starting it again (%d of %d)",
+                status,
+                attempt + 1,
+                restarts,
+            )
+            time.sleep(_RESTART_SECONDS * 2**attempt)
+    return status
+
+
+@contextlib.contextmanager
+def _driver(
+    command: Sequence[str], meeting: Meeting, out: int, errors: int
+) -> Generator[subprocess.Popen[bytes], None, None]:
+    """The program, which reads the meeting from a descriptor; it ends with the launch."""
+    reading, writing = os.pipe()
+    try:
+        with os.fdopen(writing, "w") as to:
+            to.write(meeting.to_text())
+        process = subprocess.Popen(
+            command,
+            pass_fds=[reading],
+            stdout=out,
+            stderr=errors,
+            env={**os.environ, MEETING_DESCRIPTOR: str(reading)},
+        )
+    except OSError as error:
+        raise WorkerError(
+            f"{shlex.join(command)} cannot be started ({error.strerror or error})",
+            where="launch",
+            fix="give a program behind `--`, as on a command line",
+        ) from None
+    finally:
+        os.close(reading)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_SECONDS_TO_TERMINATE)
+            process.kill()
+            process.wait()
+
+
+def _dismiss(meeting: Meeting, status: int) -> None:
+    """Tell the other hosts, which dial again, that all is over."""
+    hall = Hall(meeting)
+    deadline = time.monotonic() + _LEAVE_SECONDS
+    others = set(range(1, meeting.num_hosts))
+    told: set[int] = set()
+    while told < others and time.monotonic() < deadline:
+        there = set(hall.ranks) - told
+        if there:
+            hall.leave(status)
+            told |= there
+        time.sleep(0.05)
+    hall.close()
+    if missing := sorted(others - told):
+        _log.warning("hosts %s have not heard of the end", ", ".join(map(str, missing)))
+
+
+def launch_by_ssh(
+    command: Sequence[str],
+    hosts: Sequence[str],
+    *,
+    coordinator: str | None = None,
+    ssh: Sequence[str] = ("ssh", "-o", "BatchMode=yes"),
+    restarts: int = 3,
+    logs: Path | None = None,
+    start_seconds: float = 600.0,
+) -> int:
+    """Start a launch on each of some hosts, host 0 being the first; the key goes through SSH.
+
+    Every host has this folder and this Python, at the same place.
+
+    Args:
+        coordinator: `HOST:PORT` of host 0; by default its name, at `DEFAULT_PORT`.
+        ssh: the command that runs a line on a host; both are added to it.
+        command, restarts, logs, start_seconds: as of `launch`.
+
+    Returns:
+        The status that the program ended with.
+
+    Raises:
+        WorkerError: SSH cannot be started, or a host's launch failed before the program ended.
+    """
+    key = secrets.token_hex(32)
+    coordinator = coordinator or f"{hosts[0].rpartition('@')[2]}:{DEFAULT_PORT}"
+    started: list[subprocess.Popen[bytes]] = []
+    options = ["--restarts", str(restarts), "--start-seconds", f"{start_seconds:g}"]
+    options += ["--logs", str(logs)] if logs else []
+    path = os.environ.get("PYTHONPATH", "")
+    try:
+        for rank, host in enumerate(hosts):
+            words = [sys.executable, "-m", "alpa_mlir", "launch", "--key-from-input"]
+            words += ["--rank", str(rank), "--num-hosts", str(len(hosts))]
+            words += ["--coordinator", coordinator, *options, "--"]
+            line = f"cd {shlex.quote(os.getcwd())} && PYTHONPATH={shlex.quote(path)} exec "
+            line += shlex.join([*words, *command])
+            try:
+                process = subprocess.Popen([*ssh, host, line], stdin=subprocess.PIPE)
+            except OSError as error:
+                raise WorkerError(
+                    f"{ssh[0]} cannot be started ({error.strerror or error})",
+                    where="launch",
+                    fix="install it, or give --ssh",
+                ) from None
+            started.append(process)
+            with contextlib.suppress(OSError):
+                assert process.stdin is not None
+                process.stdin.write(f"{key}\n".encode())
+                process.stdin.flush()  # It stays open: with it the host's launch ends.
+        status = started[0].wait()
+        for process in started[1:]:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2 * _LEAVE_SECONDS)
+        return status if status >= 0 else 128 - status
+    finally:
+        for process in started:
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_SECONDS_TO_TERMINATE)
+            process.kill()
+            process.wait()
+
+
+def end_with_input() -> str:
+    """The key, the first line of the input; this process ends when the input does."""
+    reading = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # The program has no part in it.
+    os.close(nothing)
+    key = b""
+    while not key.endswith(b"\n") and len(key) < _LONGEST_KEY:
+        more = os.read(reading, 1)
+        if not more:
+            break
+        key += more
+
+    def watch() -> None:
+        while os.read(reading, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="alpa-mlir input", daemon=True).start()
+    return key.decode(errors="replace").strip()
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Generator[None, None, None]:
+    """SIGTERM, as schedulers send it, ends what runs within, so that its programs are ended."""
+
+    def end(number: int, _frame: Any) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

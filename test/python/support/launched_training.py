@@ -1,0 +1,63 @@
+"""A program that `alpa-mlir launch` runs: trains the handmade step on workers of the launch.
+
+Run: launched_training.py FOLDER [--steps N] [--fail-once] [--fail STATUS] [--hosts-seconds S]
+
+It writes its workers' process numbers to FOLDER/pids after each load, the number of the step to
+FOLDER/step, and the last state to FOLDER/state.npz.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import alpa_mlir
+import handmade
+import jax
+import numpy as np
+import steps
+from alpa_mlir import training
+from alpa_runtime.worker_group import Placement
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--fail-once", action="store_true")
+    parser.add_argument("--fail", type=int)
+    parser.add_argument("--hosts-seconds", type=float, default=60.0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.fail is not None:
+        sys.exit(options.fail)
+    failed = options.folder / "failed"
+    plan = steps.two_stage_plan(2)
+    workers = alpa_mlir.LaunchedWorkers(
+        Placement(((0, 1), (2, 3))), platform="cpu", hosts_seconds=options.hosts_seconds
+    )
+
+    def load():
+        step = alpa_mlir.load(plan, workers=workers)
+        (options.folder / "pids").write_text(json.dumps(step.loaded.group.pids))
+        return step
+
+    state, batch = handmade.arguments(2)
+
+    def show(number, _):
+        (options.folder / "step").write_text(str(number))
+        time.sleep(options.pause)
+        if options.fail_once and number == 1 and not failed.exists():
+            failed.touch()
+            sys.exit(3)
+
+    resume = training.Resume(options.folder / "run", every=1)
+    last = training.run(load, state, lambda _: batch, options.steps, resume, on_result=show)
+    leaves = [np.asarray(x) for x in jax.tree.leaves(jax.device_get(last))]
+    np.savez(options.folder / "state.npz", *leaves)
+
+
+if __name__ == "__main__":
+    main()
