@@ -19,7 +19,7 @@ import contextlib
 import importlib
 import inspect
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -435,6 +435,33 @@ def pxla() -> Any:
     from jax._src.interpreters import pxla
 
     return pxla
+
+
+def fault_of_rule(
+    rule: str, reduction: Sequence[str], need_replication: Sequence[str], sizes: Mapping[str, int]
+) -> str:
+    """What is wrong with a sharding rule in the notation of `custom_partitioning`; empty if nothing
+    is, or if JAX's reader has moved."""
+    try:
+        module: Any = importlib.import_module("jax._src.custom_partitioning_sharding_rule")
+        read = module.str_to_sdy_sharding_rule
+    except (ImportError, AttributeError):
+        return "" if "->" in rule else "it has no '->'"
+    try:
+        found = read(
+            rule,
+            reduction_factors=tuple(reduction),
+            need_replication_factors=tuple(need_replication),
+            **sizes,
+        )
+    except (ValueError, TypeError) as error:
+        return str(error)
+    for dims in (*found.operand_mappings, *found.result_mappings):
+        names = [name for dim in dims for name in ((dim,) if isinstance(dim, str) else dim)]
+        for name in names:
+            if names.count(name) > 1:
+                return f"factor {name} is in two dimensions of one array"
+    return ""
 
 
 def mlir_ir() -> Any:

@@ -3,6 +3,7 @@
 #include "compiler/Analysis/Calls/CallRule.h"
 
 #include "compiler/Analysis/RuleBuilder.h"
+#include "dialects/Common/Diagnostics.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/TypeUtilities.h"
 #include "llvm/ADT/StringExtras.h"
@@ -507,6 +508,7 @@ bool analysis::mayHaveCallRule(stablehlo::CustomCallOp call) {
 /// Shardy's rule alone says where shardings go on, not that parts can be computed apart: that
 /// may take a partitioner of its own. Of batches JAX says it besides.
 LogicalResult analysis::importCallRule(stablehlo::CustomCallOp call) {
+  auto wrong = [&] { return withCode(call.emitOpError(), ErrorCode::Method); };
   Attribute shardy = call->removeAttr(kShardyRule);
   unsigned batchDims = numBatchDims(call);
   if (auto rule = dyn_cast_or_null<sdy::OpShardingRuleAttr>(shardy);
@@ -515,25 +517,24 @@ LogicalResult analysis::importCallRule(stablehlo::CustomCallOp call) {
     if (text)
       text = withLeadingOnly(*text, batchDims);
     if (!text)
-      return call.emitOpError(llvm::toString(text.takeError()));
+      return wrong() << llvm::toString(text.takeError());
     call->setAttr(kCallRule, StringAttr::get(call.getContext(), *text));
   }
   auto text = call->getAttrOfType<StringAttr>(kCallRule);
   if (!text)
     return success();
   if (call.getHasSideEffect())
-    return call.emitOpError("has side effects and a sharding rule; a call that is split runs "
-                            "several times, so say has_side_effect=False or give no rule");
+    return wrong() << "has side effects and a sharding rule; a call that is split runs several "
+                      "times, so say has_side_effect=False or give no rule";
   llvm::Expected<ShardingRule> rule = parseCallRule(text.getValue(), call);
   if (!rule)
-    return call.emitOpError("@") << call.getCallTargetName() << ": "
-                                 << llvm::toString(rule.takeError());
+    return wrong() << "@" << call.getCallTargetName() << ": " << llvm::toString(rule.takeError());
   if (!holdsShapes(call.getCallTargetName()))
     return success();
   for (const Factor &factor : rule->factors)
     if (factor.kind != FactorKind::Sequential && factor.size > 1)
-      return call.emitOpError("@")
-             << call.getCallTargetName() << ": sharding rule \"" << text.getValue()
+      return wrong()
+             << "@" << call.getCallTargetName() << ": sharding rule \"" << text.getValue()
              << "\" splits a kernel that was compiled for the shapes of the whole call; list all "
                 "its factors in need_replication, so that the rule only gives the cost";
   return success();

@@ -59,7 +59,7 @@ def sharding_rule(
             traffic.
 
     Raises:
-        TraceError: no target, or a rule without `->`.
+        TraceError: no target, or no rule of this notation.
         ArgumentTypeError: an argument of another type.
 
     A rule that does not fit a call's shapes is an error when the step is planned, with the column
@@ -83,9 +83,12 @@ def sharding_rule(
     if rule is None:
         _rules.pop(target, None)
         return
-    if "->" not in rule:
+    for word, names in (("reduction", reduction), ("need_replication", need_replication)):
+        check_type(where, word, names, tuple, list)
+    wrong = jax_internals.fault_of_rule(rule, reduction, need_replication, sizes or {})
+    if wrong:
         raise TraceError(
-            f"the rule {rule!r} has no '->'", where=where, fix="give one such as 'b k, k n -> b n'"
+            f"the rule {rule!r}: {wrong}", where=where, fix="give one such as 'b k, k n -> b n'"
         )
     if not callable(cost):
         check_type(where, "cost", cost, NUMBER, None)
@@ -93,7 +96,6 @@ def sharding_rule(
     if sizes:
         text += " {" + ", ".join(f"{name}={size}" for name, size in sizes.items()) + "}"
     for word, names in (("reduction", reduction), ("need_replication", need_replication)):
-        check_type(where, word, names, tuple, list)
         if names:
             text += f" {word}={{{', '.join(names)}}}"
     _rules[target] = _CallRule(text, cost)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel
-from alpa_mlir.errors import ArgumentTypeError, PassError, TraceError
+from alpa_mlir.errors import ArgumentTypeError, MethodError, TraceError
 from test_equality import CLUSTER, relative_difference
 
 BATCH, SIZE = 16, 8
@@ -255,7 +255,9 @@ def test_a_rule_that_does_not_fit_is_an_error(with_rule):
     step, state, batch = make_step(LAYERS["kernel"])
     with_rule("b m n -> b m n")
     parallel = alpa_mlir.parallelize(step, cluster=CLUSTER, method=ShardParallel())
-    with pytest.raises(PassError, match=r"\"b m n -> b m n\": the call has 2 results, the rule 1"):
+    with pytest.raises(
+        MethodError, match=r"\"b m n -> b m n\": the call has 2 results, the rule 1"
+    ):
         parallel.plan(state, batch)
     with_rule("b m n -> b m n, b", cost=lambda operands, results: None)
     with pytest.raises(TraceError, match="cost of a call of 'lapack_spotrf_ffi' is None"):
@@ -266,7 +268,10 @@ def test_a_rule_that_does_not_fit_is_an_error(with_rule):
     ("given", "error", "message"),
     [
         (("", "a -> a"), TraceError, "target has no name"),
-        (("f", "a, b"), TraceError, "has no '->'"),
+        (("f", "a, b"), TraceError, "There is no -> in rule"),
+        (("f", "b (h d -> b h d"), TraceError, "Brackets are not balanced"),
+        (("f", "b 3 -> b"), TraceError, "have to start with a letter"),
+        (("f", "b k k n -> b n"), TraceError, "factor k is in two dimensions of one array"),
         ((3, "a -> a"), ArgumentTypeError, "target=3"),
         (("f", 3), ArgumentTypeError, "rule=3"),
     ],
