@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import idle_text, padded_text, parallelism_text
+from alpa_runtime.plan.plan import PlanLike, as_plan, idle_text, padded_text, parallelism_text
 from alpa_runtime.plan.stage import StageInfo
 from alpa_runtime.plan.text import bytes_text, seconds_text, table
 
@@ -18,7 +17,7 @@ from alpa_mlir.simulator import simulate
 Row = Mapping[str, Any]
 
 
-def explain(plan: Plan, op: str = "", most: int = 20) -> str:
+def explain(plan: PlanLike, op: str = "", most: int = 20) -> str:
     """Where each stage's time goes, its dearest ops and decisions, and each one's runner-up.
 
     Devices that are in no stage come first, with the reason, then the kinds of parallelism. Ops
@@ -30,7 +29,7 @@ def explain(plan: Plan, op: str = "", most: int = 20) -> str:
     out. Seconds are those of a step, micro-batches included.
 
     Args:
-        plan: as the compiler made it, or loaded from disk.
+        plan: as the compiler made it, or loaded from disk; a planned step stands for its plan.
         op: only ops and decisions with this in their name, or in JAX's name for them.
         most: how many ops and decisions to show for each stage.
 
@@ -40,7 +39,7 @@ def explain(plan: Plan, op: str = "", most: int = 20) -> str:
     Example:
         >>> print(explain(planned.plan, op="qkv"))  # doctest: +SKIP
     """
-    check_type("explain", "plan", plan, Plan)
+    plan = as_plan("explain", plan)
     words = parallelism_text(plan)
     heads = (idle_text(plan), words and f"parallelism: {words}", padded_text(plan))
     lines = [line for line in heads if line]

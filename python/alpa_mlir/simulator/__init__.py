@@ -7,9 +7,8 @@ Example:
 
 from __future__ import annotations
 
-from alpa_runtime.errors import check_type
 from alpa_runtime.execution.program_merge import merge_programs
-from alpa_runtime.plan import Plan
+from alpa_runtime.plan.plan import PlanLike, as_plan
 
 from alpa_mlir.cluster import Cluster, ClusterLike, as_cluster
 from alpa_mlir.simulator.costs import check_prices, function_seconds
@@ -19,12 +18,13 @@ from alpa_mlir.simulator.timeline import LinkTraffic, MemoryUse, MeshUse, Span, 
 __all__ = ["LinkTraffic", "MemoryUse", "MeshUse", "Span", "Timeline", "Transfer", "simulate"]
 
 
-def simulate(plan: Plan, cluster: ClusterLike = None, *, share_links: bool = True) -> Timeline:
+def simulate(plan: PlanLike, cluster: ClusterLike = None, *, share_links: bool = True) -> Timeline:
     """Execute a plan's instruction lists on a described cluster.
 
     Calls and transfers take the seconds that the plan foresees for them.
 
     Args:
+        plan: or a planned or loaded step, which stands for its plan.
         cluster: by default the one that the plan was made for. Of another one, devices and the
             links within stages must be the same; what lies between the meshes may differ.
         share_links: whether transfers between different meshes slow each other down where they
@@ -40,7 +40,7 @@ def simulate(plan: Plan, cluster: ClusterLike = None, *, share_links: bool = Tru
         >>> simulate(plan).step_seconds                  # doctest: +SKIP
         0.0123
     """
-    check_type("simulate", "plan", plan, Plan)
+    plan = as_plan("simulate", plan)
     described = Cluster.from_dict(plan.cluster) if cluster is None else as_cluster(cluster)
     merge_programs(plan)  # What follows relies on programs that fit together.
     steps, transfers = collect_steps(plan)

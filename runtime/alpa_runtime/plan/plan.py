@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from alpa_runtime.errors import PATH, PlanFormatError, PlanMismatchError, check_type
 from alpa_runtime.plan.interface import (
@@ -1299,3 +1299,27 @@ def _leaf_difference(
 
 def _shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "a scalar"
+
+
+class HasPlan(Protocol):
+    """A planned step, or a loaded one."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+
+PlanLike = Plan | HasPlan
+
+
+def as_plan(where: str, value: PlanLike) -> Plan:
+    """A plan, or that of a step.
+
+    Args:
+        where: the function that was given it.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+    """
+    plan = value if isinstance(value, Plan) else getattr(value, "plan", value)
+    check_type(where, "plan", plan, Plan)
+    return plan
