@@ -828,6 +828,80 @@ static unsigned writeScattersAsSelects(func::FuncOp main) {
 }
 
 //===----------------------------------------------------------------------===//
+// Arrays without elements
+//===----------------------------------------------------------------------===//
+
+static bool isEmpty(Value value) { return llvm::is_contained(analysis::shapeOf(value), 0); }
+
+/// What an op makes of an array without elements, or nothing where that is not known.
+static Value withoutEmpty(Operation *op, analysis::PlainOps plain) {
+  if (op->getNumResults() != 1 || isEmpty(op->getResult(0)))
+    return {};
+  ArrayRef<int64_t> shape = analysis::shapeOf(op->getResult(0));
+  if (auto join = dyn_cast<stablehlo::ConcatenateOp>(op)) {
+    SmallVector<Value> parts;
+    llvm::copy_if(join->getOperands(), std::back_inserter(parts),
+                  [](Value part) { return !isEmpty(part); });
+    if (parts.size() == 1)
+      return parts.front();
+    join->setOperands(parts);
+    return {};
+  }
+  if (!isEmpty(op->getOperand(0)) &&
+      !isa<stablehlo::DynamicUpdateSliceOp, stablehlo::ScatterOp>(op))
+    return {};
+  if (isa<stablehlo::PadOp>(op))
+    return plain.broadcast(op->getOperand(1), shape, {});
+  if (isa<stablehlo::ReduceOp>(op))
+    return plain.broadcast(op->getOperand(1), shape, {});
+  if (isa<stablehlo::DotGeneralOp>(op))
+    return stablehlo::ConstantOp::create(
+        plain.builder, plain.loc,
+        analysis::splatOf(0, analysis::PlainOps::typeOf(op->getResult(0))));
+  unsigned update = isa<stablehlo::ScatterOp>(op) ? 2 : 1;
+  if (isa<stablehlo::DynamicUpdateSliceOp, stablehlo::ScatterOp>(op) &&
+      isEmpty(op->getOperand(update)))
+    return op->getOperand(0);
+  return {};
+}
+
+/// Writes what has no elements as a broadcast zero, and drops it from what it is part of: nobody
+/// reads it, and how its other dimensions are split would have to be known. JAX makes such arrays
+/// where a recursion ends (`associative_scan`), and of leaves that are empty. Returns how many
+/// ops are gone.
+static unsigned dropEmpty(func::FuncOp main) {
+  unsigned count = 0;
+  main.walk([&](Operation *op) {
+    if (op->getNumResults() == 0 || op->hasTrait<OpTrait::IsTerminator>())
+      return;
+    bool isZero = isa<stablehlo::BroadcastInDimOp>(op) && op->getOperand(0).getDefiningOp() &&
+                  isa<stablehlo::ConstantOp>(op->getOperand(0).getDefiningOp());
+    analysis::PlainOps plain(op);
+    SmallVector<Value> results;
+    if (llvm::all_of(op->getResults(), isEmpty)) {
+      if (isZero || isa<stablehlo::ConstantOp>(op) || !isMemoryEffectFree(op))
+        return;
+      for (Value result : op->getResults()) {
+        RankedTensorType type = analysis::PlainOps::typeOf(result);
+        Value zero = stablehlo::ConstantOp::create(
+            plain.builder, plain.loc,
+            analysis::splatOf(0, RankedTensorType::get({}, type.getElementType())));
+        results.push_back(plain.broadcast(zero, type.getShape(), {}));
+      }
+    } else if (llvm::any_of(op->getOperands(), isEmpty)) {
+      if (Value made = withoutEmpty(op, plain))
+        results.push_back(made);
+    }
+    if (results.empty())
+      return;
+    op->replaceAllUsesWith(results);
+    op->erase();
+    ++count;
+  });
+  return count;
+}
+
+//===----------------------------------------------------------------------===//
 // Forward, backward, update
 //===----------------------------------------------------------------------===//
 
@@ -1117,6 +1191,7 @@ public:
     if (failed(removeOtherFunctions(module, main)) || failed(verifySubset(main)) ||
         failed(verifySignature(main)))
       return signalPassFailure();
+    droppedEmpty += dropEmpty(main);
     separatedKernels += writeSumsOfRows(main);
     separatedKernels += separateExamples(main);
     if (main.walk([](stablehlo::CustomCallOp call) {

@@ -92,6 +92,7 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     Statistic<"separatedKernels", "separated kernels",
               "Kernels that need a part of the rows only since what they compute of all became ops">,
     Statistic<"batchedRows", "batched rows", "Gathers and scatters whose rows are batching dimensions now">,
+    Statistic<"droppedEmpty", "dropped empty arrays", "Ops that make arrays without elements, or read them">,
     Statistic<"selects", "selects", "Scatters of one element that became comparisons of indices">,
     Statistic<"numPlaced", "placed values", "Values that the program places in the host's memory">,
     Statistic<"forwardOps", "forward ops", "Ops of the forward phase">,

@@ -1532,7 +1532,7 @@ LogicalResult BatchSplitter::splitSpecially(Operation *op, SmallVector<Form> &in
 
 static StringRef kindText(FactorKind kind) {
   return kind == FactorKind::Ring     ? "lets all examples meet"
-         : kind == FactorKind::Window ? "slides a window over the examples"
+         : kind == FactorKind::Window ? "slides a window over the examples (as jnp.cumsum does)"
                                       : "needs all examples of the batch at once";
 }
 

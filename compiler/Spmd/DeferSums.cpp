@@ -1,5 +1,6 @@
 //===- DeferSums.cpp - terms of sums get a place in their types -----------===//
 
+#include "compiler/Analysis/PartSizes.h"
 #include "compiler/Sharding/Problem/SumCompletion.h"
 #include "compiler/Spmd/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -356,8 +357,7 @@ FailureOr<Terms> TermsMaker::scatter(hlo::ScatterOp op, const ShardingSpec &spec
   SmallVector<int64_t> shape(made.sizes);
   llvm::append_range(shape, typeOf(op->getResult(0)).getShape());
   RankedTensorType type = typeOf(op->getResult(0)).clone(shape);
-  Operation *zeros =
-      hlo::ConstantOp::create(builder, op.getLoc(), cast<ElementsAttr>(builder.getZeroAttr(type)));
+  Operation *zeros = hlo::ConstantOp::create(builder, op.getLoc(), analysis::splatOf(0, type));
   placeLike(zeros, op, madeSpec);
   SmallVector<Value> operands{zeros->getResult(0), cutOperand(op, 1, indices),
                               cutOperand(op, 2, updates)};
@@ -560,8 +560,7 @@ Value SumDeferrer::sum(Operation *op, const Terms &terms, ShardingAttr sharding)
   RankedTensorType type = typeOf(op->getResult(0));
   auto scalar = RankedTensorType::get({}, type.getElementType());
   StringAttr update = builder.getStringAttr("update");
-  Operation *zero =
-      hlo::ConstantOp::create(builder, loc, cast<ElementsAttr>(builder.getZeroAttr(scalar)));
+  Operation *zero = hlo::ConstantOp::create(builder, loc, analysis::splatOf(0, scalar));
   placeLike(zero, op, ShardingSpec())->setAttr(attr::phase, update);
   OperationState state(loc, hlo::ReduceOp::getOperationName());
   state.addOperands({terms.value, zero->getResult(0)});

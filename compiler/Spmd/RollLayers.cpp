@@ -11,6 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "compiler/Analysis/PartSizes.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Spmd/Passes.h"
 #include "compiler/Spmd/ShardedModule.h"
@@ -135,9 +136,8 @@ public:
   }
   Value zeros(RankedTensorType type, ShardingAttr sharding, Location loc) {
     auto scalar = RankedTensorType::get({}, type.getElementType());
-    Value zero = held<hlo::ConstantOp>(
-        loc, replicated(0),
-        cast<ElementsAttr>(DenseElementsAttr::get(scalar, getZeroAttr(type.getElementType()))));
+    Value zero =
+        held<hlo::ConstantOp>(loc, replicated(0), cast<ElementsAttr>(analysis::splatOf(0, scalar)));
     return held<hlo::BroadcastInDimOp>(loc, sharding, type, zero, getDenseI64ArrayAttr({}));
   }
   Value reshaped(Value value, RankedTensorType type, ShardingAttr sharding, Location loc) {

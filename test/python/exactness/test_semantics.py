@@ -149,3 +149,24 @@ def test_the_argument_of_parallelize_counts():
         cache=False,
     )
     assert_near(function(PARAMS, BATCH), micro_batches_apart(masked))
+
+
+def test_complex_parameters_whose_gradients_wait():
+    """Of two matrices on a mesh of two axes, whose sums are put off to the update."""
+
+    def step(params, x):
+        def loss(w, z):
+            return (jnp.abs(jnp.tanh(x @ w) @ z) ** 2).mean()
+
+        value, (dw, dz) = jax.value_and_grad(loss, (0, 1))(params["w"], params["z"])
+        return {"w": params["w"] - 0.1 * dw, "z": params["z"] - 0.1 * dz.conj()}, value
+
+    params = {"w": jnp.ones((3, 3)) / 3, "z": jnp.full((3, 3), 1 + 0.5j, jnp.complex64)}
+    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    cluster = alpa_mlir.Cluster.nominal("two", "cpu", (4, 4), 1 << 30)
+    method = alpa_mlir.ShardParallel(
+        mesh_shape=(2, 4), method="megatron", num_micro_batches=3, padding="none"
+    )
+    found = alpa_mlir.parallelize(step, cluster=cluster, method=method, cache=False)(params, x)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(step)(params, x)), strict=True):
+        np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-6)

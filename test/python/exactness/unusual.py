@@ -580,3 +580,29 @@ def actor_and_critic():
     params = {"actor": layers((8, 8, 4)), "critic": layers((12, 8, 1), seed=3)}
     state = {"params": params, "target": layers((12, 8, 1), seed=7)}
     return Case(step, (state,), one(batch))
+
+
+@style
+def linear_recurrence():
+    """A scan by doubling, which ends with slices of nothing, and a parameter without elements."""
+
+    def step(params, b):
+        def loss(params):
+            gates = jax.nn.sigmoid(b["x"] @ params["gates"])
+            inputs = b["x"] @ params["inputs"]
+
+            def join(left, right):
+                return left[0] * right[0], right[1] + right[0] * left[1]
+
+            _, states = jax.lax.associative_scan(join, (gates, inputs), axis=1)
+            return jnp.mean((states @ params["out"] - b["y"]) ** 2) + params["none"].sum()
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return sgd(params, grads), value
+
+    def batch(rng):
+        return {"x": rows(rng, 8, 6, WIDTH), "y": rows(rng, 8, 6, 1)}
+
+    params = {"gates": normal(0, WIDTH, 4), "inputs": normal(1, WIDTH, 4)}
+    params |= {"out": normal(2, 4, 1), "none": np.zeros((0, 3), np.float32)}
+    return Case(step, (params,), one(batch))
