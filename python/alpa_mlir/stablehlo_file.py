@@ -1,4 +1,5 @@
-"""Steps that come as StableHLO text: from other frameworks, or from files that passes wrote.
+"""Steps that come as StableHLO: from other frameworks, from `jax.export`, or from files that passes
+wrote.
 
 `@main` is the program of the whole batch. What its arguments and results are, either the file says
 with the attributes of docs/ir.md, or its reader does.
@@ -22,6 +23,7 @@ from alpa_mlir.errors import ModuleSyntaxError, TraceError
 from alpa_mlir.methods.automatic import AutoParallel
 from alpa_mlir.methods.method import Method
 from alpa_mlir.stages import Options, TracedStep
+from alpa_mlir.trace import portable
 from alpa_mlir.trace.tracing import Input, Output, Signature, Traced
 
 _ir: Any = ir
@@ -47,7 +49,8 @@ def read_stablehlo(
 ) -> TracedStep:
     """Read a step from a file; `plan` goes on, as with a function.
 
-    Its arguments are those of `@main`, its results the tuple of `@main`'s results.
+    The file is text, or a portable artifact of StableHLO (`mlir_module_serialized` of
+    `jax.export`). Its arguments are those of `@main`, its results the tuple of `@main`'s results.
 
     Args:
         batches: numbers of the arguments that may be split into micro-batches; by default what the
@@ -95,14 +98,18 @@ def read_stablehlo(
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except OSError as error:
         raise ModuleSyntaxError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    if data.startswith(portable.BYTECODE):
+        return portable.text_of(data, str(path))
+    try:
+        return data.decode()
     except UnicodeDecodeError:
         raise ModuleSyntaxError(
-            "is no text in UTF-8",
+            "is neither text in UTF-8 nor MLIR's bytecode",
             where=str(path),
-            fix="write MLIR's textual form, not bytecode or a portable artifact",
+            fix="give what stablehlo or `jax.export` wrote",
         ) from None
 
 

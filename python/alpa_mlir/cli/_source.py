@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from alpa_mlir.stages import PlannedStep, TracedStep
 
 FILE_OPTIONS = ("batch_arguments", "carried")
+FILES = (".mlir", ".mlirbc")
 SOURCE = "a plan's folder, an entry point (module:function, file.py:function), or a .mlir file"
 
 
@@ -136,7 +137,7 @@ def plan_source(options: argparse.Namespace) -> Source:
         return Source(name, Plan.load(name))
     use_devices(options)
     cluster = None if options.cluster is None else cluster_of(options.cluster)
-    if name.endswith(".mlir"):
+    if name.endswith(FILES):
         return _plan_file(options, cluster)
     _refuse_file_options(options)
     from alpa_mlir.api import ParallelFunction
@@ -174,7 +175,7 @@ def _here(options: argparse.Namespace, cluster: ClusterLike) -> Generator[None, 
 
 def is_code(name: str) -> bool:
     """Whether this names code rather than a plan's folder."""
-    return not Path(name).is_dir() and (name.endswith((".py", ".mlir")) or ":" in name)
+    return not Path(name).is_dir() and (name.endswith((".py", *FILES)) or ":" in name)
 
 
 def _plan_file(options: argparse.Namespace, cluster: Cluster | None) -> Source:

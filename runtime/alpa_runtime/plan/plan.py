@@ -1320,6 +1320,6 @@ def as_plan(where: str, value: PlanLike) -> Plan:
     Raises:
         ArgumentTypeError: it is neither.
     """
-    plan = value if isinstance(value, Plan) else getattr(value, "plan", value)
+    plan: Any = value if isinstance(value, Plan) else getattr(value, "plan", value)
     check_type(where, "plan", plan, Plan)
     return plan

@@ -141,7 +141,7 @@ def test_wrong_descriptions(given, error, message, tmp_path):
     ("text", "error", "message"),
     [
         (b"func.func @main(", ModuleSyntaxError, "small.mlir:1:"),
-        (b"\x4d\x4c\xef\x52", ModuleSyntaxError, "is no text in UTF-8"),
+        (b"\xff\xfe\x00", ModuleSyntaxError, "is neither text in UTF-8 nor MLIR's bytecode"),
         (b"func.func @other() { return }", ModuleSyntaxError, "no function @main"),
         (b"func.func @main() { return }", TraceError, "@main has no arguments"),
         (b"func.func @main(%a: tensor<?xf32>) { return }", TraceError, "argument 0 is tensor<.xf"),
@@ -223,3 +223,42 @@ def test_options_of_files(bare, capsys):
         with pytest.raises(SystemExit):
             cli.main(["plan", str(bare), *words])
         assert message in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def artifact():
+    def step(w, x):
+        loss, gradient = jax.value_and_grad(lambda w: (jax.numpy.tanh(x @ w) ** 2).mean())(w)
+        return w - gradient, loss
+
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((4, 4), (8, 4))]
+    return jax.export.export(jax.jit(step))(*shapes).mlir_module_serialized
+
+
+def test_a_portable_artifact_is_the_step_that_was_exported(artifact, tmp_path):
+    path = tmp_path / "step.mlirbc"
+    path.write_bytes(artifact)
+    words = ["--cluster", "cpu-test", "--micro-batches", "2", "--carried", "0=0", "-q"]
+    assert cli.main(["plan", str(path), *words, "-o", str(tmp_path / "plan")]) == 0
+    step = alpa_mlir.load(tmp_path / "plan")
+    rng = np.random.default_rng(0)
+    w, x = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 4), (8, 4)))
+    new, loss = step(w, x)
+    np.testing.assert_allclose(loss, (np.tanh(x @ w) ** 2).mean(), rtol=1e-5)
+    assert np.abs(np.asarray(new) - w).max() > 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:100],
+        lambda data: data[:200] + bytes(50) + data[250:],
+        lambda _: b"ML\xefR",
+    ],
+    ids=["cut", "zeros", "empty"],
+)
+def test_damaged_artifacts(artifact, tmp_path, damage):
+    path = tmp_path / "step.mlirbc"
+    path.write_bytes(damage(artifact))
+    with pytest.raises(ModuleSyntaxError, match="no portable artifact that JAX can read"):
+        read_stablehlo(path)
