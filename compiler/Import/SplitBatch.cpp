@@ -2685,6 +2685,52 @@ LogicalResult BatchSplitter::run() {
   return success();
 }
 
+/// Reads in the backward phase what the forward phase has already, of small values: where layers
+/// are computed again for their gradients (`jax.checkpoint`), so are statistics over the batch (of
+/// a balance loss), which would need all examples a second time.
+static void keepStatistics(func::FuncOp main) {
+  constexpr int64_t kMostElements = 4096;
+  constexpr auto kFlags = static_cast<OperationEquivalence::Flags>(
+      OperationEquivalence::IgnoreLocations | OperationEquivalence::IgnoreDiscardableAttrs);
+  llvm::DenseMap<Value, Value> same; // By a value the first one that is equal to it.
+  auto first = [&](Value value) {
+    Value known = same.lookup(value);
+    return known ? known : value;
+  };
+  llvm::DenseMap<size_t, SmallVector<Operation *, 1>> known; // By hash.
+  for (Operation &op : main.getBody().front()) {
+    if (isa<hlo::OptimizationBarrierOp>(op)) {
+      for (auto [operand, result] : llvm::zip_equal(op.getOperands(), op.getResults()))
+        same[result] = first(operand);
+      continue;
+    }
+    if (op.getNumOperands() == 0 || op.getNumResults() == 0 || !isMemoryEffectFree(&op) ||
+        isa<hlo::RngOp>(op))
+      continue;
+    size_t hash = OperationEquivalence::computeHash(
+        &op, [&](Value value) { return llvm::hash_value(first(value).getAsOpaquePointer()); },
+        OperationEquivalence::ignoreHashValue, kFlags);
+    SmallVector<Operation *, 1> &likely = known[hash];
+    auto found = llvm::find_if(likely, [&](Operation *other) {
+      llvm::DenseMap<Value, Value> inner;
+      return OperationEquivalence::isEquivalentTo(
+          other, &op,
+          [&](Value a, Value b) { return success(first(a) == first(b) || inner.lookup(a) == b); },
+          [&](Value a, Value b) { inner[a] = b; }, kFlags);
+    });
+    if (found == likely.end()) {
+      likely.push_back(&op);
+      continue;
+    }
+    bool isAgain = isOfPhase(*found, "forward") && isOfPhase(&op, "backward");
+    for (auto [earlier, result] : llvm::zip_equal((*found)->getResults(), op.getResults())) {
+      same[result] = first(earlier);
+      if (isAgain && typeOf(result).getNumElements() <= kMostElements)
+        result.replaceAllUsesWith(earlier);
+    }
+  }
+}
+
 namespace {
 
 class AlpaSplitBatchPass : public importer::impl::AlpaSplitBatchBase<AlpaSplitBatchPass> {
@@ -2739,6 +2785,8 @@ private:
       tries.push_back({Semantics::Exact, true});
     Refusal refusal;
     for (auto [each, mayMeet] : tries) {
+      if (mayMeet)
+        keepStatistics(main);
       BatchSplitter::Findings known;
       Refusal why;
       for (bool knowsMore = true; knowsMore;) {

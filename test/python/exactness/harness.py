@@ -85,6 +85,7 @@ class Style:
         one_stage: why two stages may be refused; empty where they may not.
         counts: numbers of micro-batches to try.
         zero: parts of paths of leaves that are zero, or do not change, but for rounding.
+        rounds: of its own accumulation of gradients, each of which is a micro-batch at least.
         tolerance: relative to the size of updates.
         single: whether the step draws floats or mixes types, so that it is not the same, or
             fails, with 64 bits.
@@ -97,6 +98,7 @@ class Style:
     one_stage: str = ""
     counts: tuple[int, ...] = COUNTS
     zero: tuple[str, ...] = ()
+    rounds: int = 1
     tolerance: float = 1e-5
     single: bool = False
 
@@ -244,7 +246,7 @@ def check(style: Style, cluster: Any, method: Any, count: int | None, may_be_ref
             return error
         raise
     if count is not None:
-        assert planned.plan.num_micro_batches == count
+        assert planned.plan.num_micro_batches == max(count, style.rounds)
     if planned.plan.num_micro_batches > 1 and not style.couples:
         assert bool(planned.plan.exactness.barriers) == bool(style.meets)
     lines = differences(style, case.run(planned), style.expected)

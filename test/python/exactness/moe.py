@@ -147,20 +147,25 @@ def experts_of_equal_importance():
     return routed(dense_dispatch, balance)
 
 
-@style(meets=BALANCE)
-def balanced_experts_of_scanned_layers():
-    """The layers' statistics leave the scan; the loss of all of them stands behind it."""
+def balanced_layers(balance_in_layers):
+    """Layers of experts that are scanned and computed again for their gradients."""
     layers = 4
 
+    def balanced(probs, chosen):
+        return EXPERTS * jnp.sum(probs * chosen, -1)
+
     def loss(params, b):
+        size = len(b["x"])
+
         def layer(x, own):
             probs = jax.nn.softmax(x @ own["router"])
             chosen = jax.nn.one_hot(probs.argmax(-1), EXPERTS)
             h = jnp.einsum("be,bd,edh->bh", chosen * probs, x, own["up"])
-            return x + jnp.tanh(h), (probs.sum(0), chosen.sum(0))
+            sums = probs.sum(0), chosen.sum(0)
+            return x + jnp.tanh(h), balanced(*sums) if balance_in_layers else sums
 
-        y, (probs, chosen) = jax.lax.scan(jax.checkpoint(layer), b["x"], params)
-        balance = EXPERTS * jnp.mean(jnp.sum(probs * chosen, -1)) / len(b["x"]) ** 2
+        y, found = jax.lax.scan(jax.checkpoint(layer), b["x"], params)
+        balance = jnp.mean(found if balance_in_layers else balanced(*found)) / size**2
         return jnp.mean((y[:, :4] - b["y"]) ** 2) + 0.1 * balance
 
     params = {
@@ -168,6 +173,18 @@ def balanced_experts_of_scanned_layers():
         "up": normal(4, layers, EXPERTS, WIDTH, WIDTH, scale=0.35),
     }
     return Case(trained(loss), (params,), one(pairs))
+
+
+@style(meets=BALANCE)
+def balanced_experts_of_scanned_layers():
+    """The layers' statistics leave the scan; the loss of all of them stands behind it."""
+    return balanced_layers(balance_in_layers=False)
+
+
+@style(meets=BALANCE)
+def experts_balanced_in_scanned_layers():
+    """Each layer has its loss, and its statistics are made again with it."""
+    return balanced_layers(balance_in_layers=True)
 
 
 @style

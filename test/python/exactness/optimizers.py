@@ -216,7 +216,7 @@ def ensemble():
     return Case(step, (jax.tree.map(lambda *x: jnp.stack(x), *members),), one(pairs))
 
 
-@style(counts=(1, 2))
+@style(counts=(1, 2), rounds=2)
 def accumulation_by_hand():
     """The step splits the batch itself, and scans over the parts, which are micro-batches."""
 
