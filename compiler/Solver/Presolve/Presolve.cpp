@@ -172,7 +172,10 @@ void Presolver::run(Stop stop) {
     dropForbidden(v);
     pushVariable(v);
   }
-  while (!graph.impossibleNode && !stops(stop)) {
+  constexpr unsigned kSteps = 0x1f; // Between looks at the clock.
+  for (unsigned steps = 0; !graph.impossibleNode; ++steps) {
+    if ((steps & kSteps) == 0 && stops(stop))
+      break;
     if (!edgeQueue.empty()) {
       unsigned e = edgeQueue.back();
       edgeQueue.pop_back();

@@ -143,6 +143,17 @@ BranchAndBound::Split BranchAndBound::chooseSplit(const Graph &graph,
   return best;
 }
 
+/// What copying and collapsing a graph go through, and preparing bounds of what is left.
+static double collapseWork(const Graph &graph) {
+  constexpr double kEntry = 5, kNode = 500;
+  double work = kNode * double(graph.variables.size() + graph.edges.size());
+  for (const Variable &variable : graph.variables)
+    work += kEntry * double(variable.numChoices() * (1 + variable.uses.size()));
+  for (const GraphEdge &edge : graph.edges)
+    work += kEntry * double(edge.costs.size());
+  return work;
+}
+
 void BranchAndBound::expand(Node &&node) {
   constexpr unsigned kSteps = 40, kAnswerEvery = 20;
   constexpr unsigned kMaxRounds = 6;
@@ -157,6 +168,7 @@ void BranchAndBound::expand(Node &&node) {
         costs[c] = kInfinity;
   }
   auto collapse = [&] {
+    spent += collapseWork(graph);
     std::vector<int> standIn = presolveWithin(graph, limit, /*followed=*/nullptr, stop);
     if (graph.impossibleNode)
       return false;

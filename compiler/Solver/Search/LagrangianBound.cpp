@@ -30,6 +30,13 @@ LagrangianBound::LagrangianBound(const Graph &graph, int64_t limitBytes, Stop st
   } else {
     buckets.reset();
   }
+  // To pay, to measure and to move takes time, too, and so does each small table.
+  constexpr double kTimePoint = 4, kPayment = 6, kTable = 60;
+  work += kTimePoint * double(prices.size());
+  for (const Variable &variable : graph.variables)
+    work += kPayment * double(variable.uses.size() * variable.numChoices());
+  if (buckets)
+    work += kTable * double(graph.variables.size());
   // Prices that matter are about the whole cost over the whole limit.
   double whole = std::max(1.0, std::abs(double(dual.bound() + graph.constant)));
   double scale = std::log2(whole / std::max(1.0, double(limit)));
