@@ -164,13 +164,14 @@ void LimitedSearch::boundRound(double most) {
 }
 
 /// Drops what no answer as good as the best can make use of, once that promises
-/// to be much.
+/// to be much. The search for answers begins anew on what is left, so it is left
+/// alone while answers are poor.
 void LimitedSearch::shrink() {
-  constexpr double kWorthwhile = 0.1;
+  constexpr double kWorthwhile = 0.1, kPoor = 0.1;
   double gap = double(upper - lowest);
   bool more = double(bound->numRemoved() - removedAt) > kWorthwhile * double(numChoices);
-  bool closer = gap < (1 - kWorthwhile) * shrunkGap;
-  if (best.empty() || !(more || ((closer || shrunkGap == 0) && (branching || bound->isStuck()))))
+  bool closer = shrunkGap == 0 ? gap < kPoor * double(upper) : gap < (1 - kWorthwhile) * shrunkGap;
+  if (best.empty() || !(more || (closer && (branching || bound->isStuck()))))
     return;
   shrunkGap = gap;
   std::vector<unsigned> followed = bestInCore;
@@ -233,10 +234,10 @@ void LimitedSearch::round(double work) {
   std::thread thread;
   if (options.threads > 1)
     thread = std::thread(search);
-  // Branching is no use while there is much left.
-  constexpr size_t kFew = 4000;
+  // Branching is no use while bounding a branch takes long.
+  constexpr double kQuickStep = 5e5;
   constexpr unsigned kRestarts = 2;
-  bool large = numChoices > kFew;
+  bool large = bound->stepWork() > kQuickStep;
   bool mayPart = !isPart && !bestInCore.empty();
   if (!branching && !part && bound->isStuck() && (restarts < kRestarts || (large && !mayPart))) {
     bound->restart();

@@ -152,6 +152,7 @@ void LagrangianBound::move(CostSum upper) {
     norm += slope(t) * slope(t);
   if (norm == 0) {
     pace *= 0.5;
+    prices = bestPrices;
     return;
   }
   // Without an answer, a tenth above the bound stands for it.
@@ -164,7 +165,7 @@ void LagrangianBound::move(CostSum upper) {
 }
 
 bool LagrangianBound::step(CostSum upper, Stop stop) {
-  constexpr unsigned kPatience = 20;
+  constexpr unsigned kPatience = 8;
   CostSum bound = 0;
   if (!boundPriced(upper, bound, stop)) {
     best = std::max(best, upper);
