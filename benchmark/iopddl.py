@@ -3,18 +3,23 @@
 Without arguments, the instances beside `best_known.tsv` in ../shared/reference/iopddl. Files of
 the same family that the table does not list have no best known cost; their time limit is
 --time-limit. Each instance is one process of `alpa-solve`; its seconds include reading the file.
+With --limit-factor, memory limits are multiplied: the contest's are close to the least that has an
+answer, and prices have more to decide where there is room for some fast choices.
 
-Run: python benchmark/iopddl.py [FILE ...] [--time-limit S] [--threads N] [--json]
+Run: python benchmark/iopddl.py [FILE ...] [--time-limit S | --work-limit W] [--limit-factor F ...]
+     [--threads N] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import json
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,13 +39,41 @@ def known(folder: Path) -> dict[str, dict[str, str]]:
         return {row["instance"]: row for row in csv.DictReader(file, delimiter="\t")}
 
 
-def measure(path: Path, time_limit: float | None, threads: int) -> Json:
+def with_limit(path: Path, factor: float, folder: Path) -> Path:
+    """A copy of an instance with another memory limit."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt") as file:
+        text = file.read()
+    copy = folder / path.name.removesuffix(".gz")
+    copy.write_text(
+        re.sub(r'("usage_limit":\s*)(\d+)', lambda m: f"{m[1]}{int(int(m[2]) * factor)}", text)
+    )
+    return copy
+
+
+def measure(path: Path, factor: float, options: argparse.Namespace) -> Json:
     """One row."""
     match = re.search(r"([A-Z])\.json", path.name)
     name = match[1] if match else path.name
     facts = known(path.parent).get(name) or known(REFERENCE).get(name, {})
-    limit = time_limit or float(facts.get("time_limit_s", 60))
-    command = [TOOL, path, "--json", f"--time-limit={limit}", f"--threads={threads}"]
+    limit = options.time_limit or float(facts.get("time_limit_s", 60))
+    if factor != 1:
+        with tempfile.TemporaryDirectory() as folder:
+            row = solve(with_limit(path, factor, Path(folder)), limit, options)
+        name, facts = f"{name} x {factor:g}", {}
+    else:
+        row = solve(path, limit, options)
+    row = {"instance": name, "time_limit": limit, **row}
+    for key in ("contest_best", "best_known", "best_lower_bound"):
+        row[key] = int(facts[key]) if key in facts else None
+    return row
+
+
+def solve(path: Path, limit: float, options: argparse.Namespace) -> Json:
+    """What `alpa-solve` says, and its memory."""
+    command = [TOOL, path, "--json", f"--time-limit={limit}", f"--threads={options.threads}"]
+    if options.work_limit:
+        command.append(f"--work-limit={options.work_limit:g}")
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -51,10 +84,8 @@ def measure(path: Path, time_limit: float | None, threads: int) -> Json:
         process.returncode = os.waitstatus_to_exitcode(status)
     if not output:
         raise SystemExit(errors.strip() or f"alpa-solve ended with code {process.returncode}")
-    row: Json = {"instance": name, "time_limit": limit, **json.loads(output)}
+    row: Json = json.loads(output)
     row["peak_mib"] = usage.ru_maxrss / 1024
-    for key in ("contest_best", "best_known", "best_lower_bound"):
-        row[key] = int(facts[key]) if key in facts else None
     return row
 
 
@@ -83,6 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("files", nargs="*", type=Path, help=f"default: those in {REFERENCE}")
     parser.add_argument("--time-limit", type=float, help="seconds; default: the contest's")
+    parser.add_argument("--work-limit", type=float, help="table entries; default: none")
+    parser.add_argument("--limit-factor", type=float, nargs="+", default=[1.0], metavar="F")
     parser.add_argument("--threads", type=int, default=0, help="default: 0, one a core")
     parser.add_argument("--json", action="store_true", help="one object a row, for machines")
     options = parser.parse_args(arguments)
@@ -95,8 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{'gap':>11}{'status':>11}{'seconds':>9}{'limit':>7}{'MiB':>7}"
         )
     for path in files:
-        row = measure(path, options.time_limit, options.threads)
-        print(json.dumps(row), flush=True) if options.json else show(row)
+        for factor in options.limit_factor:
+            row = measure(path, factor, options)
+            print(json.dumps(row), flush=True) if options.json else show(row)
 
 
 if __name__ == "__main__":
