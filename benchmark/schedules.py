@@ -1,6 +1,6 @@
 """Schedules: seconds to build and verify programs, and how much meshes wait.
 
-Three tables:
+Four tables:
 - `programs`: seconds of `alpa-build-schedule` and `alpa-verify-program` for each schedule, number
   of stages and number of micro-batches, on modules of one small function for each stage and phase.
   The target is below 2 s for each, of a process that has the machine to itself: `in_time` goes
@@ -11,6 +11,10 @@ Three tables:
   Pipeline Parallelism" (Qi et al., ICLR 2024; models of table 3, bubble rates of table 5), beside
   the published rates. 1p and 2p are limits of as many, and twice as many, activations as 1F1B
   keeps; 2p counts steps that overlap, as the paper does.
+- `in_v`: schedules of two stages on each mesh in a V, with runs of one second: the time in which
+  meshes wait and the activations they keep, in units of a micro-batch's runs and activations on a
+  mesh, beside the published ones ("Pipeline Parallelism with Controllable Memory", Qi et al.,
+  NeurIPS 2024; DualPipeV of DeepSeek's DualPipe); and 1F1B and ZB-H1.
 
 `--picture P M` draws each schedule for P meshes and M micro-batches instead.
 
@@ -25,6 +29,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from alpa_mlir.compiler import Module, schedule_table
@@ -32,7 +37,6 @@ from alpa_mlir.methods.schedule import ScheduleProblem, StageSeconds, generate_s
 
 STAGES = (2, 4, 8, 16, 64)
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-ROUNDS = 2  # Stages on a mesh of interleaved schedules.
 BUDGET_SECONDS = 2.0
 
 # Meshes, micro-batches, milliseconds of F, B (input), W and a send, hidden size, heads, and the
@@ -70,6 +74,7 @@ def sliced_module(num_meshes: int, rounds: int, count: int, schedule: str) -> st
     stages = num_meshes * rounds
     batch = stages  # The argument after the weights.
     row = schedule_table()[schedule]
+    mesh_of = ScheduleProblem.placed_for(schedule, num_meshes, rounds, count).mesh_of
     activation = list(range(stages + 1, 2 * stages + 1))
     gradient = list(range(2 * stages + 1, 3 * stages + 1))
     total = list(range(3 * stages + 1, 4 * stages + 1))
@@ -92,7 +97,7 @@ def sliced_module(num_meshes: int, rounds: int, count: int, schedule: str) -> st
     for s in range(stages):
         text += (
             f"module @stage_{s} attributes "
-            f"{{alpa.mesh = #alpa.mesh<shape = [1], devices = [{s % num_meshes}]>}} {{\n"
+            f"{{alpa.mesh = #alpa.mesh<shape = [1], devices = [{mesh_of[s]}]>}} {{\n"
         )
         given = batch if s == 0 else activation[s - 1]
         last = s == stages - 1
@@ -117,7 +122,7 @@ def time_programs(stages: list[int], counts: list[int]) -> Iterator[dict[str, An
         if name == "custom":
             continue
         for number in stages:
-            rounds = ROUNDS if name == "interleaved-1f1b" and number > ROUNDS else 1
+            rounds = row.stages_per_mesh if number > row.stages_per_mesh else 1
             for count in counts:
                 module = Module(sliced_module(number // rounds, rounds, count, name))
                 begin, before = time.perf_counter(), time.process_time()
@@ -160,6 +165,8 @@ def bubbles(stages: list[int], counts: list[int]) -> Iterator[dict[str, Any]]:
                 ("1f1b", 1),
                 ("interleaved-1f1b", 2),
                 ("interleaved-1f1b", 4),
+                ("breadth-first", 2),
+                ("breadth-first", 4),
                 ("zb-h1", 1),
                 ("inference", 1),
             ]:
@@ -217,6 +224,46 @@ def zero_bubble() -> Iterator[dict[str, Any]]:
         yield row
 
 
+def in_v(stages: list[int], counts: list[int]) -> Iterator[dict[str, Any]]:
+    """Waiting and memory of schedules in a V, published (for equal runs) and ours."""
+    for p in stages:
+        for count in counts:
+            if count < 2 * p:
+                continue
+            waits = {
+                "1f1b": 3.0 * (p - 1),
+                "zb-h1": float(p - 1),
+                "zb-v": 0.0,
+                "v-half": 3 * p / 2,
+                "v-min": 2.0 * p,
+                "dualpipe-v": float(p - 1),
+            }
+            keeps = {"v-half": (p + 2) // 2, "v-min": (p + 4) // 3, "dualpipe-v": p + 0.5}
+            for name, waiting in waits.items():
+                each = schedule_table()[name].stages_per_mesh
+                problem = ScheduleProblem.placed_for(name, p, each, count)
+                end = max(end for _, end in spans(name, problem))
+                times = spans(name, replace(problem, steps_overlap=True))
+                most = 0
+                for steps in generate_steps(name, problem):
+                    kept = accumulate(
+                        {"F": 1, "B": -1, "I": 0, "W": -1}[step.kind] for step in steps
+                    )
+                    most = max(most, *kept)
+                yield {
+                    "schedule": name,
+                    "meshes": p,
+                    "micro_batches": count,
+                    "published_waiting_seconds": waiting,
+                    "waiting_seconds": end / each - 3 * count,
+                    "overlapping_steps_waiting_seconds": max(e - b for b, e in times) / each
+                    - 3 * count,
+                    "published_kept": keeps.get(name, p),
+                    "kept": most / each,
+                    "part_of_1f1b": round(most / each / p, 3),
+                }
+
+
 def picture(name: str, problem: ScheduleProblem) -> list[str]:
     """A row of characters for each mesh: a run's letter and micro-batch, a dot for each second
     of waiting; of a second stage on a mesh letters are small."""
@@ -254,8 +301,7 @@ def pictures(meshes: int, count: int) -> Iterator[str]:
     for name, row in schedule_table().items():
         if name == "custom":
             continue
-        rounds = ROUNDS if name == "interleaved-1f1b" else 1
-        problem = ScheduleProblem.in_rounds(meshes, rounds, count)
+        problem = ScheduleProblem.placed_for(name, meshes, row.stages_per_mesh, count)
         if row.forward_only:
             problem = replace(problem, has_backward=(False,) * len(problem.mesh_of))
         yield "\n".join((name, *picture(name, problem)))
@@ -282,7 +328,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    tables = ("programs", "bubbles", "zero_bubble")
+    tables = ("programs", "bubbles", "zero_bubble", "in_v")
     parser.add_argument("--tables", nargs="+", choices=tables, default=tables)
     parser.add_argument("--stages", nargs="+", type=int, default=list(STAGES))
     parser.add_argument("--micro-batches", nargs="+", type=int, default=list(MICRO_BATCHES))
@@ -296,6 +342,7 @@ def main() -> None:
         "programs": lambda: time_programs(options.stages, options.micro_batches),
         "bubbles": lambda: bubbles(options.stages, options.micro_batches),
         "zero_bubble": zero_bubble,
+        "in_v": lambda: in_v(options.stages, options.micro_batches),
     }
     found = {name: list(makers[name]()) for name in options.tables}
     if options.json:

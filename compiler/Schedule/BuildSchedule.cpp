@@ -12,6 +12,7 @@
 
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/MemoryBuffer.h"
 
 #include <optional>
@@ -601,10 +602,14 @@ LogicalResult BuildSchedule::readParameters(ScheduleProblem &problem) {
     return fail();
   for (NamedAttribute entry : dictionary) {
     auto numbers = dyn_cast<DenseF64ArrayAttr>(entry.getValue());
-    bool isLimits = entry.getName() == "limits";
-    if (!numbers || (!isLimits && entry.getName() != "kept_parts"))
+    std::vector<double> *given = llvm::StringSwitch<std::vector<double> *>(entry.getName())
+                                     .Case("limits", &problem.limits)
+                                     .Case("kept_parts", &problem.keptParts)
+                                     .Case("sizes", &problem.sizes)
+                                     .Default(nullptr);
+    if (!numbers || !given)
       return fail();
-    (isLimits ? problem.limits : problem.keptParts) = numbers.asArrayRef().vec();
+    *given = numbers.asArrayRef().vec();
   }
   return success();
 }

@@ -46,7 +46,8 @@ llvm::Error schedule::checkProblem(const ScheduleProblem &problem) {
   }
   if (problem.meshOf.empty() || problem.numMicroBatches < 1)
     return makeError(ErrorCode::Method, "a schedule needs a stage and a micro-batch");
-  for (size_t size : {problem.hasBackward.size(), problem.seconds.size(), problem.keptParts.size()})
+  for (size_t size : {problem.hasBackward.size(), problem.seconds.size(), problem.keptParts.size(),
+                      problem.sizes.size()})
     if (size != 0 && size != problem.meshOf.size())
       return makeError(ErrorCode::Method, "expected an entry for each of " +
                                               std::to_string(problem.meshOf.size()) +
@@ -71,6 +72,8 @@ llvm::Error schedule::checkProblem(const ScheduleProblem &problem) {
   if (!llvm::all_of(problem.keptParts,
                     [](double part) { return part >= 0 && std::isfinite(part); }))
     return makeError(ErrorCode::Method, "parts that are kept are not negative and finite");
+  if (!llvm::all_of(problem.sizes, [](double size) { return size >= 0 && std::isfinite(size); }))
+    return makeError(ErrorCode::Method, "sizes of activations are not negative and finite");
   return llvm::Error::success();
 }
 
@@ -178,5 +181,6 @@ int64_t schedule::keptCustom(const ScheduleProblem &problem, int64_t mesh) {
   }
   ScheduleProblem whole = problem;
   whole.keptParts.clear();
+  whole.sizes.clear();
   return int64_t(peakActivations(whole, *lists)[mesh]);
 }

@@ -16,9 +16,10 @@ def AlpaBuildSchedule : Pass<"alpa-build-schedule", "mlir::ModuleOp"> {
     runs wants `alpa-split-backward` before it; where a stage is not split, its input
     part is the whole run.
 
-    The module's `alpa.stages` give the seconds that `zb-auto` goes by, and
-    `alpa.schedule_parameters = {limits, kept_parts}` how many micro-batches' activations
-    fit on each mesh, and which part of each stage's waits for weight parts.
+    The module's `alpa.stages` give the seconds that `zb-auto` and schedules in a V go by,
+    and `alpa.schedule_parameters = {limits, kept_parts, sizes}` how many micro-batches'
+    activations fit on each mesh, which part of each stage's waits for weight parts, and
+    as how many they count.
     `alpa.channel_capacity` becomes the least number of messages that each ordered pair
     of meshes must be able to hold for the programs to end. If `alpa.cluster` says which
     devices there are, the programs promise (`peak_bytes`) to do with their memory.
@@ -35,11 +36,13 @@ def AlpaBuildSchedule : Pass<"alpa-build-schedule", "mlir::ModuleOp"> {
   }];
   let options = [
     Option<"schedule", "schedule", "std::string", /*default=*/"\"\"",
-           "`1f1b`, `1f1b-overlap`, `gpipe`, `interleaved-1f1b`, `zb-h1`, `zb-auto`, `custom` or "
-           "`inference`; without it, what `alpa.schedule` of the module says, else 1f1b">,
+           "`1f1b`, `1f1b-overlap`, `gpipe`, `interleaved-1f1b`, `breadth-first`, `zb-h1`, "
+           "`zb-auto`, `zb-v`, `v-half`, `v-min`, `dualpipe-v`, `custom` or `inference`; without it, "
+           "what `alpa.schedule` of the module says, else 1f1b">,
     Option<"limit", "limit", "double", /*default=*/"0",
-           "For `zb-auto`: activations of so many micro-batches fit on each mesh; without it, what "
-           "`alpa.schedule_parameters` says, else as many as there are meshes">,
+           "For `zb-auto` and schedules in a V: activations of so many micro-batches fit on each "
+           "mesh; without it, what `alpa.schedule_parameters` says, else what the schedule keeps, "
+           "with `zb-auto` as many as there are meshes">,
     Option<"steps", "steps", "std::string", /*default=*/"\"\"",
            "For `custom`: the steps of each mesh, such as `F0.0,B0.0;F1.0,B1.0`: F, B, I (input "
            "part) or W (weight part), the stage and the micro-batch">,

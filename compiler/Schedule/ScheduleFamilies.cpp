@@ -10,6 +10,17 @@
 using namespace alpa;
 using namespace alpa::schedule;
 
+static llvm::Error checkRounds(llvm::StringRef name, const ScheduleProblem &problem) {
+  if (isInRounds(problem))
+    return llvm::Error::success();
+  return makeError(ErrorCode::Method,
+                   "schedule '" + name.str() +
+                       "' takes stages in rounds over the meshes, stage s on mesh s modulo their "
+                       "number; got " +
+                       std::to_string(problem.numStages()) + " stages on " +
+                       std::to_string(problem.numMeshes()) + " meshes in another order");
+}
+
 //===----------------------------------------------------------------------===//
 // Forward runs only
 //===----------------------------------------------------------------------===//
@@ -51,6 +62,15 @@ llvm::Expected<std::vector<StepList>> schedule::generateGpipe(const ScheduleProb
   for (int64_t stage = numStages; stage-- > 0;)
     add(RunKind::Backward, stage);
   return lists;
+}
+
+/// Lamy-Poirier, "Breadth-First Pipeline Parallelism", MLSys 2023: with stages in rounds that
+/// order fills the pipeline with a v-th of a mesh's work.
+llvm::Expected<std::vector<StepList>>
+schedule::generateBreadthFirst(const ScheduleProblem &problem) {
+  if (llvm::Error error = checkRounds("breadth-first", problem))
+    return std::move(error);
+  return generateGpipe(problem);
 }
 
 int64_t schedule::inFlightGpipe(int64_t, int64_t numMicroBatches) { return numMicroBatches; }
@@ -127,10 +147,8 @@ int64_t schedule::keptOverlap(const ScheduleProblem &problem, int64_t mesh) {
 
 bool schedule::isInRounds(const ScheduleProblem &problem) {
   int64_t numMeshes = problem.numMeshes();
-  for (int64_t stage = 0; stage < problem.numStages(); ++stage)
-    if (problem.meshOf[stage] != stage % numMeshes)
-      return false;
-  return problem.numStages() % numMeshes == 0;
+  return problem.numStages() % numMeshes == 0 &&
+         problem.meshOf == stagesInRounds(numMeshes, problem.numStages() / numMeshes, 1).meshOf;
 }
 
 std::vector<int64_t> schedule::groupMicroBatches(int64_t numMicroBatches, int64_t numMeshes) {
@@ -168,13 +186,8 @@ static int64_t warmUp(const ScheduleProblem &problem, int64_t mesh) {
 
 llvm::Expected<std::vector<StepList>>
 schedule::generateInterleaved(const ScheduleProblem &problem) {
-  if (!isInRounds(problem))
-    return makeError(
-        ErrorCode::Method,
-        "schedule 'interleaved-1f1b' takes stages in rounds over the meshes, stage s on mesh s "
-        "modulo their number; got " +
-            std::to_string(problem.numStages()) + " stages on " +
-            std::to_string(problem.numMeshes()) + " meshes in another order");
+  if (llvm::Error error = checkRounds("interleaved-1f1b", problem))
+    return std::move(error);
   if (problem.numStages() == problem.numMeshes())
     return generate1F1B(problem);
   std::vector<StepList> lists;

@@ -15,6 +15,8 @@ llvm::Expected<std::vector<StepList>> generateGpipe(const ScheduleProblem &probl
 int64_t inFlightGpipe(int64_t stagesFromHere, int64_t numMicroBatches);
 int64_t keptGpipe(const ScheduleProblem &problem, int64_t mesh);
 
+llvm::Expected<std::vector<StepList>> generateBreadthFirst(const ScheduleProblem &problem);
+
 llvm::Expected<std::vector<StepList>> generate1F1B(const ScheduleProblem &problem);
 llvm::Expected<std::vector<StepList>> generateOverlap(const ScheduleProblem &problem);
 int64_t inFlight1F1B(int64_t stagesFromHere, int64_t numMicroBatches);
@@ -40,6 +42,15 @@ int64_t keptZbH1(const ScheduleProblem &problem, int64_t mesh);
 
 llvm::Expected<std::vector<StepList>> generateZbAuto(const ScheduleProblem &problem);
 int64_t keptZbAuto(const ScheduleProblem &problem, int64_t mesh);
+
+llvm::Expected<std::vector<StepList>> generateZbV(const ScheduleProblem &problem);
+int64_t keptZbV(const ScheduleProblem &problem, int64_t mesh);
+llvm::Expected<std::vector<StepList>> generateVHalf(const ScheduleProblem &problem);
+int64_t keptVHalf(const ScheduleProblem &problem, int64_t mesh);
+llvm::Expected<std::vector<StepList>> generateVMin(const ScheduleProblem &problem);
+int64_t keptVMin(const ScheduleProblem &problem, int64_t mesh);
+llvm::Expected<std::vector<StepList>> generateDualPipeV(const ScheduleProblem &problem);
+int64_t keptDualPipeV(const ScheduleProblem &problem, int64_t mesh);
 
 // CustomSchedule.cpp
 llvm::Expected<std::vector<StepList>> generateCustom(const ScheduleProblem &problem);

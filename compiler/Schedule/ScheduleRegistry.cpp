@@ -23,14 +23,44 @@ llvm::ArrayRef<ScheduleInfo> schedule::getSchedules() {
       {"interleaved-1f1b",
        "1f1b with several stages on each mesh in rounds: less waiting, for more sending and memory",
        generateInterleaved, inFlight1F1B, keptInterleaved, /*splitsBackward=*/false,
-       /*takesSeveralStages=*/true},
+       /*takesSeveralStages=*/true, /*isForwardOnly=*/false, /*takesBarrier=*/false,
+       /*stagesPerMesh=*/2},
+      {"breadth-first",
+       "gpipe with several stages on each mesh in rounds, one after the other: less waiting, and "
+       "what a stage's weights need is needed once",
+       generateBreadthFirst, inFlightGpipe, keptGpipe, /*splitsBackward=*/false,
+       /*takesSeveralStages=*/true, /*isForwardOnly=*/false, /*takesBarrier=*/true,
+       /*stagesPerMesh=*/2},
       {"zb-h1",
        "1f1b whose weight gradients fill what the last stages wait: a third of the waiting, no "
        "more activations than 1f1b's first stage",
        generateZbH1, inFlight1F1B, keptZbH1, /*splitsBackward=*/true},
       {"zb-auto",
        "zero bubble, found from the seconds of all runs and sends under a limit on activations",
-       generateZbAuto, inFlight1F1B, keptZbAuto, /*splitsBackward=*/true},
+       generateZbAuto, inFlight1F1B, keptZbAuto, /*splitsBackward=*/true,
+       /*takesSeveralStages=*/false, /*isForwardOnly=*/false, /*takesBarrier=*/false,
+       /*stagesPerMesh=*/1, Placement::Rounds, /*heedsLimits=*/true},
+      {"zb-v",
+       "zero bubble with two stages on each mesh in a V: no more activations than 1f1b's first "
+       "stage",
+       generateZbV, inFlight1F1B, keptZbV, /*splitsBackward=*/true, /*takesSeveralStages=*/true,
+       /*isForwardOnly=*/false, /*takesBarrier=*/false, /*stagesPerMesh=*/2, Placement::V,
+       /*heedsLimits=*/true},
+      {"v-half", "zb-v with about half of 1f1b's activations", generateVHalf, inFlight1F1B,
+       keptVHalf, /*splitsBackward=*/true, /*takesSeveralStages=*/true,
+       /*isForwardOnly=*/false, /*takesBarrier=*/false, /*stagesPerMesh=*/2, Placement::V,
+       /*heedsLimits=*/true},
+      {"v-min", "zb-v with about a third of 1f1b's activations", generateVMin, inFlight1F1B,
+       keptVMin, /*splitsBackward=*/true, /*takesSeveralStages=*/true,
+       /*isForwardOnly=*/false, /*takesBarrier=*/false, /*stagesPerMesh=*/2, Placement::V,
+       /*heedsLimits=*/true},
+      {"dualpipe-v",
+       "two stages on each mesh in a V, forward runs of one in turn with backward runs of the "
+       "other",
+       generateDualPipeV, inFlight1F1B, keptDualPipeV, /*splitsBackward=*/true,
+       /*takesSeveralStages=*/true,
+       /*isForwardOnly=*/false, /*takesBarrier=*/false, /*stagesPerMesh=*/2, Placement::V,
+       /*heedsLimits=*/true},
       {"custom", "steps that are given", generateCustom, inFlight1F1B, keptCustom,
        /*splitsBackward=*/true, /*takesSeveralStages=*/true},
       {"inference", "forwards only; chosen by itself if no stage has a backward", generateInference,
@@ -60,12 +90,22 @@ int64_t ScheduleProblem::numMeshes() const {
   return meshOf.empty() ? 0 : *llvm::max_element(meshOf) + 1;
 }
 
-ScheduleProblem schedule::stagesInRounds(int64_t numMeshes, int64_t stagesPerMesh,
-                                         int64_t numMicroBatches) {
+int64_t schedule::meshOfStage(Placement placement, int64_t numMeshes, int64_t stage) {
+  int64_t mesh = stage % numMeshes;
+  bool goesBack = placement == Placement::V && stage / numMeshes % 2 == 1;
+  return goesBack ? numMeshes - 1 - mesh : mesh;
+}
+
+int64_t schedule::stageOnMesh(Placement placement, int64_t numMeshes, int64_t mesh, int64_t round) {
+  return round * numMeshes + meshOfStage(placement, numMeshes, round * numMeshes + mesh);
+}
+
+ScheduleProblem schedule::placeStages(Placement placement, int64_t numMeshes, int64_t stagesPerMesh,
+                                      int64_t numMicroBatches) {
   ScheduleProblem problem;
   problem.numMicroBatches = numMicroBatches;
   for (int64_t stage = 0; stage < numMeshes * stagesPerMesh; ++stage)
-    problem.meshOf.push_back(stage % numMeshes);
+    problem.meshOf.push_back(meshOfStage(placement, numMeshes, stage));
   return problem;
 }
 

@@ -40,6 +40,13 @@ struct StageSeconds {
   double prepare = 0; // Once, before them.
 };
 
+/// Where stages lie: in rounds, stage s on mesh s modulo p; in a V, where every other
+/// round goes back, stage s < p on mesh s and stage s >= p on mesh 2p - 1 - s.
+enum class Placement : uint8_t { Rounds, V };
+int64_t meshOfStage(Placement placement, int64_t numMeshes, int64_t stage);
+/// The stage of a mesh in a round.
+int64_t stageOnMesh(Placement placement, int64_t numMeshes, int64_t mesh, int64_t round);
+
 struct ScheduleProblem {
   int64_t numMicroBatches = 1;
   std::vector<int64_t> meshOf;       // Of each stage; numbered by first appearance.
@@ -49,12 +56,15 @@ struct ScheduleProblem {
   /// backward runs, so that no backward run comes before a forward run.
   bool hasBarrier = false;
   /// Activations of so many micro-batches fit on each mesh; empty for one a mesh, as many
-  /// as 1F1B keeps. Only schedules that look for an order by themselves heed them.
+  /// as 1F1B keeps, or as the schedule keeps. Only schedules that look for an order by
+  /// themselves heed them.
   std::vector<double> limits;
   /// Of each stage, what is kept from the input part of a micro-batch's backward run to the
   /// weight part, as a part of its activations, or a multiple where layers are computed
   /// again; empty for as much. It counts in limits behind the input part.
   std::vector<double> keptParts;
+  /// Of each stage, a micro-batch's activations as limits count them; empty for one each.
+  std::vector<double> sizes;
   /// The steps of `custom`, a line for each mesh.
   std::string steps;
   /// Whether a mesh begins its next step without waiting for the others: then the
@@ -68,10 +78,20 @@ struct ScheduleProblem {
   }
   double limitOf(int64_t mesh) const { return limits.empty() ? double(numMeshes()) : limits[mesh]; }
   double keptPartOf(int64_t stage) const { return keptParts.empty() ? 1 : keptParts[stage]; }
+  double sizeOf(int64_t stage) const { return sizes.empty() ? 1 : sizes[stage]; }
 };
 
-/// `stagesPerMesh` rounds of stages over the meshes.
-ScheduleProblem stagesInRounds(int64_t numMeshes, int64_t stagesPerMesh, int64_t numMicroBatches);
+/// `stagesPerMesh` stages on each mesh.
+ScheduleProblem placeStages(Placement placement, int64_t numMeshes, int64_t stagesPerMesh,
+                            int64_t numMicroBatches);
+inline ScheduleProblem stagesInRounds(int64_t numMeshes, int64_t stagesPerMesh,
+                                      int64_t numMicroBatches) {
+  return placeStages(Placement::Rounds, numMeshes, stagesPerMesh, numMicroBatches);
+}
+inline ScheduleProblem stagesInV(int64_t numMeshes, int64_t stagesPerMesh,
+                                 int64_t numMicroBatches) {
+  return placeStages(Placement::V, numMeshes, stagesPerMesh, numMicroBatches);
+}
 inline ScheduleProblem oneStagePerMesh(int64_t numStages, int64_t numMicroBatches) {
   return stagesInRounds(numStages, 1, numMicroBatches);
 }
@@ -99,6 +119,9 @@ struct ScheduleInfo {
   bool takesSeveralStages = false; // On one mesh.
   bool isForwardOnly = false;
   bool takesBarrier = false; // All forward runs come first.
+  int64_t stagesPerMesh = 1; // If no one says how many.
+  Placement placement = Placement::Rounds;
+  bool heedsLimits = false; // On activations, in seconds' favour.
 };
 
 /// All schedules; a new one needs one entry.

@@ -156,6 +156,8 @@ std::optional<Timeline> schedule::followSteps(const ScheduleProblem &problem,
                                               llvm::ArrayRef<StepList> lists,
                                               std::vector<ScheduleStep> *stuck) {
   auto send = [&](int64_t from, int64_t to, double now) {
+    if (problem.meshOf[from] == problem.meshOf[to])
+      return now;
     return now + (to > from ? problem.secondsOf(from).forth : problem.secondsOf(from - 1).back);
   };
   return followSteps(problem, lists, send, stuck);
@@ -169,14 +171,15 @@ std::vector<double> schedule::peakActivations(const ScheduleProblem &problem,
     for (const ScheduleStep &step : list) {
       if (!problem.hasBackward.empty() && !problem.hasBackward[step.stage])
         continue; // Nothing is kept for it.
+      double size = problem.sizeOf(step.stage), part = size * problem.keptPartOf(step.stage);
       if (step.kind == RunKind::Forward)
-        peak = std::max(peak, kept += 1);
+        peak = std::max(peak, kept += size);
       else if (step.kind == RunKind::Backward)
-        kept -= 1;
+        kept -= size;
       else if (step.kind == RunKind::BackwardWeight)
-        kept -= problem.keptPartOf(step.stage);
+        kept -= part;
       else
-        peak = std::max(peak, std::exchange(kept, kept - 1 + problem.keptPartOf(step.stage)));
+        peak = std::max(peak, std::exchange(kept, kept - size + part));
     }
   }
   return peaks;

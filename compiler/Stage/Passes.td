@@ -268,14 +268,15 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
            "`auto` are `1f1b,1f1b-overlap,gpipe`, `zb-auto` with the plans of these, and "
            "`interleaved-1f1b` (most-virtual-stages)">,
     Option<"virtualStages", "virtual-stages", "unsigned", /*default=*/"0",
-           "With `interleaved-1f1b`: how many stages each mesh has; 0 for 2">,
+           "How many stages each mesh has, with a schedule that takes several; 0 for 2 with those "
+           "that are made for it">,
     Option<"mostVirtualStages", "most-virtual-stages", "unsigned", /*default=*/"1",
            "With `auto`: how many stages a mesh may have, with `interleaved-1f1b`, where that is "
            "faster by more than 1 %; 2, 3, 4 and 6 are tried">,
     ListOption<"submeshes", "submeshes", "std::string",
                "Stages by hand: hosts x devices of each, such as 1x2,1x2; where hosts "
                "differ also their device type, such as 1x2@v100. With virtual-stages these are "
-               "the meshes, and stage i is on mesh i modulo their number">,
+               "the meshes, on which stages lie in rounds, or with some schedules in a V">,
     ListOption<"meshShapes", "mesh-shapes", "std::string",
                "With submeshes: the logical shape of each, such as 1x2,2x1">,
     ListOption<"layerRanges", "layer-ranges", "std::string",

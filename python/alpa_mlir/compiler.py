@@ -186,12 +186,16 @@ class ScheduleInfo:
         splits_backward: it runs a stage's input and weight gradients apart.
         takes_several_stages: on one mesh.
         forward_only: it has no backward runs.
+        stages_per_mesh: if no one says how many.
+        in_v: stages lie on the meshes in a V, else in rounds.
     """
 
     summary: str
     splits_backward: bool
     takes_several_stages: bool
     forward_only: bool
+    stages_per_mesh: int
+    in_v: bool
 
 
 @cache

@@ -45,6 +45,7 @@ ScheduleProblem problemOf(const nb::dict &fields) {
     problem.seconds.push_back({forward, input, weight, forth, back});
   problem.limits = nb::cast<std::vector<double>>(fields["limits"]);
   problem.keptParts = nb::cast<std::vector<double>>(fields["kept_parts"]);
+  problem.sizes = nb::cast<std::vector<double>>(fields["sizes"]);
   problem.stepsOverlap = nb::cast<bool>(fields["steps_overlap"]);
   problem.steps = nb::cast<std::string>(fields["steps"]);
   if (llvm::Error error = schedule::checkProblem(problem))
@@ -87,13 +88,14 @@ std::vector<std::pair<double, double>> spansOf(const std::string &name, const nb
   return spans;
 }
 
-using Description = std::tuple<std::string, std::string, bool, bool, bool>;
+using Description = std::tuple<std::string, std::string, bool, bool, bool, int64_t, bool>;
 
 std::vector<Description> schedules() {
   std::vector<Description> result;
   for (const ScheduleInfo &info : schedule::getSchedules())
     result.emplace_back(info.name.str(), info.summary.str(), info.splitsBackward,
-                        info.takesSeveralStages, info.isForwardOnly);
+                        info.takesSeveralStages, info.isForwardOnly, info.stagesPerMesh,
+                        info.placement == schedule::Placement::V);
   return result;
 }
 
@@ -101,8 +103,9 @@ std::vector<Description> schedules() {
 
 void bindSchedules(nb::module_ &m) {
   m.def("schedules", &schedules,
-        "Name, summary, and whether it splits backward runs, takes several stages on a mesh, and "
-        "runs forwards only.");
+        "Name, summary, and whether it splits backward runs, takes several stages on a mesh, "
+        "runs forwards only; stages on a mesh if no one says how many, and whether they lie in a "
+        "V.");
   m.def("schedule_steps", &scheduleStepsOf, nb::arg("name"), nb::arg("problem"));
   m.def("schedule_kept", &keptOf, nb::arg("name"), nb::arg("problem"));
   m.def("schedule_spans", &spansOf, nb::arg("name"), nb::arg("problem"));

@@ -14,6 +14,11 @@
 // RUN: alpa-opt %s --alpa-build-schedule=schedule=zb-h1 --alpa-verify-program | FileCheck %s
 // RUN: alpa-opt %s --alpa-build-schedule='schedule=zb-auto limit=2' --alpa-verify-program | FileCheck %s
 // RUN: alpa-opt %s --alpa-build-schedule=schedule=interleaved-1f1b --alpa-verify-program | FileCheck %s
+// RUN: alpa-opt %s --alpa-build-schedule=schedule=breadth-first --alpa-verify-program | FileCheck %s
+// RUN: alpa-opt %s --alpa-build-schedule=schedule=zb-v --alpa-verify-program | FileCheck %s
+// RUN: alpa-opt %s --alpa-build-schedule=schedule=v-half --alpa-verify-program | FileCheck %s
+// RUN: alpa-opt %s --alpa-build-schedule=schedule=v-min --alpa-verify-program | FileCheck %s
+// RUN: alpa-opt %s --alpa-build-schedule=schedule=dualpipe-v --alpa-verify-program | FileCheck %s
 // Steps that are given, in an option or in a file.
 // RUN: alpa-opt %s --alpa-build-schedule='steps=F0.0,F0.1,F0.2,B0.0,B0.1,B0.2;F1.0,F1.1,F1.2,B1.0,B1.1,B1.2' --alpa-verify-program | FileCheck %s --check-prefixes=CHECK,CUSTOM
 // RUN: echo 'F0.0 F0.1 F0.2 I0.0 I0.1 I0.2 W0.0 W0.1 W0.2' > %t.steps
@@ -27,7 +32,7 @@
 // NOFILE: error: cannot read the steps in {{.*}}.none
 // RUN: not alpa-opt %s --alpa-build-schedule=schedule=inference 2>&1 | FileCheck %s --check-prefix=BACKWARD
 // BACKWARD: error: schedule 'inference' runs forwards only, but the step has backward runs
-// UNKNOWN: error: there is no schedule `zigzag`; choose one of 1f1b, 1f1b-overlap, gpipe, interleaved-1f1b, zb-h1, zb-auto, custom, inference
+// UNKNOWN: error: there is no schedule `zigzag`; choose one of 1f1b, 1f1b-overlap, gpipe, interleaved-1f1b, breadth-first, zb-h1, zb-auto, zb-v, v-half, v-min, dualpipe-v, custom, inference
 
 // F1B1: alpa.schedule = "1f1b"
 // GPIPE: alpa.schedule = "gpipe"

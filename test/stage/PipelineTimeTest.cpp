@@ -87,6 +87,13 @@ static void testBubbles() {
             isClose(pipelineSeconds(*findSchedule("interleaved-1f1b"), chunks, batches, {}, meshOf),
                     double(batches * rounds) * 3 + double(meshes - 1) * 3));
       }
+      // In a V nothing waits but the last mesh, for its first run.
+      StageTimes chunk{1, 2};
+      chunk.backwardWeightSeconds = 1;
+      std::vector<StageTimes> chunks(2 * meshes, chunk);
+      std::vector<int64_t> meshOf = schedule::stagesInV(meshes, 2, batches).meshOf;
+      CHECK(isClose(pipelineSeconds(*findSchedule("zb-v"), chunks, batches, {}, meshOf),
+                    double(batches) * 6 + double(meshes - 1)));
     }
 }
 
@@ -128,6 +135,18 @@ static void testFlights() {
   CHECK(flights[1].inFlight == 2 && flights[1].waiting == 2 && flights[1].bytes == 28);
   // The last one has two that wait, and a third while its input part runs.
   CHECK(flights[2].inFlight == 1 && flights[2].waiting == 3 && flights[2].bytes == 310);
+  // Of two stages on a mesh counts what both hold when together they hold the most.
+  PipelineOrder shared{{0, 0}, {}};
+  shared.meshes = {{{RunKind::Forward, 0, 0},
+                    {RunKind::Forward, 0, 1},
+                    {RunKind::Forward, 1, 0},
+                    {RunKind::Backward, 1, 0},
+                    {RunKind::Backward, 0, 0},
+                    {RunKind::Forward, 1, 1},
+                    {RunKind::Backward, 1, 1},
+                    {RunKind::Backward, 0, 1}}};
+  flights = countFlights(shared, {FlightBytes{10, 0}, FlightBytes{1, 0}});
+  CHECK(flights[0].bytes == 20 && flights[1].bytes == 1);
 }
 
 /// The objective that the stage DP minimizes.
@@ -159,12 +178,12 @@ static double objective(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes>
 /// sends no longer than a stage. A slow stage hides what the formula adds up for the
 /// others, which is the less the more micro-batches there are.
 static void testObjective() {
-  std::mt19937 rng(5);
-  auto uniform = [&](double lo, double hi) {
-    return std::uniform_real_distribution<double>(lo, hi)(rng);
-  };
   for (const ScheduleInfo &schedule : schedule::getSchedules()) {
-    if (!schedule.takesSeveralStages && schedule.splitsBackward && schedule.name != "zb-h1")
+    std::mt19937 rng(5);
+    auto uniform = [&](double lo, double hi) {
+      return std::uniform_real_distribution<double>(lo, hi)(rng);
+    };
+    if (schedule.heedsLimits)
       continue; // Better than the formula.
     if (schedule.isForwardOnly || schedule.name == "custom")
       continue;
@@ -193,7 +212,7 @@ static void testObjective() {
         balanced = std::max(balanced, std::abs(events / formula - 1));
     }
     // With few micro-batches weight parts do not fill all that the formula says.
-    double most = schedule.splitsBackward ? 0.05 : 0.03;
+    double most = schedule.splitsBackward ? 0.07 : 0.03;
     CHECK(above < most);
     CHECK(many < 0.03);
     CHECK(balanced < most);

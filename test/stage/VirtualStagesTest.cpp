@@ -25,6 +25,7 @@ struct RandomProblem {
     auto uniform = [&](int lo, int hi) { return std::uniform_int_distribution<int>(lo, hi)(rng); };
     problem.numMeshes = uniform(1, 3);
     problem.stagesPerMesh = uniform(1, problem.numMeshes == 1 ? 4 : 2);
+    problem.placement = uniform(0, 1) ? schedule::Placement::V : schedule::Placement::Rounds;
     problem.numLayers = problem.numStages() + uniform(-1, 2);
     problem.numViews = uniform(1, 2);
     if (uniform(0, 2))
@@ -47,6 +48,15 @@ struct RandomProblem {
   }
 };
 
+/// The view of the mesh of a stage, if an earlier stage lies on it.
+std::optional<unsigned> viewOf(const VirtualStageProblem &p, llvm::ArrayRef<VirtualStage> stages,
+                               unsigned stage) {
+  for (unsigned before = 0; before < stage; ++before)
+    if (p.meshOf(before) == p.meshOf(stage))
+      return stages[before].view;
+  return std::nullopt;
+}
+
 /// The fewest seconds of the busiest mesh, of all plans that go on from `stages`.
 double enumerate(const VirtualStageProblem &p, std::vector<VirtualStage> &stages) {
   unsigned lo = stages.empty() ? 0 : stages.back().hi, stage = unsigned(stages.size());
@@ -59,7 +69,7 @@ double enumerate(const VirtualStageProblem &p, std::vector<VirtualStage> &stages
     if (!p.layerRanges.empty() && p.layerRanges[stage] != std::make_pair(lo, hi))
       continue;
     for (unsigned view = 0; view < p.numViews; ++view) {
-      if (stage >= p.numMeshes && stages[stage - p.numMeshes].view != view)
+      if (viewOf(p, stages, stage).value_or(view) != view)
         continue;
       for (const StageChoice &choice : p.choices(lo, hi, p.meshOf(stage), view)) {
         stages.push_back({lo, hi, view, choice});
@@ -79,7 +89,7 @@ bool isValid(const VirtualStageProblem &p, const VirtualStagePlan &plan) {
     const VirtualStage &mine = plan.stages[stage];
     if (mine.lo != lo || mine.hi <= lo)
       return false;
-    if (stage >= p.numMeshes && plan.stages[stage - p.numMeshes].view != mine.view)
+    if (viewOf(p, plan.stages, stage).value_or(mine.view) != mine.view)
       return false;
     lo = mine.hi;
   }
@@ -115,6 +125,7 @@ void testEvenLayers() {
   for (unsigned meshes : {2, 4, 8, 16})
     for (unsigned layers : {32, 48, 50, 64}) {
       VirtualStageProblem p;
+      p.placement = layers % 3 ? schedule::Placement::V : schedule::Placement::Rounds;
       p.numLayers = layers;
       p.numMeshes = meshes;
       p.stagesPerMesh = 2;

@@ -21,7 +21,7 @@
 // RUN: sed 's/alpa.layer = 1 /alpa.layer = 100000 /' %s | not alpa-opt - -alpa-search-stages=cluster=cpu-test 2>&1 | FileCheck %s --check-prefix=FAR
 
 // NONE: error: alpa-search-stages: option cluster is missing; give a cluster file or a preset
-// SCHEDULE: error: alpa-search-stages: unknown schedule 'fifo'; expected 1f1b, 1f1b-overlap, gpipe, interleaved-1f1b, zb-h1, zb-auto, custom or inference, several of them with commas between, or auto
+// SCHEDULE: error: alpa-search-stages: unknown schedule 'fifo'; expected 1f1b, 1f1b-overlap, gpipe, interleaved-1f1b, breadth-first, zb-h1, zb-auto, zb-v, v-half, v-min, dualpipe-v, custom or inference, several of them with commas between, or auto
 // COUNT: error: alpa-search-stages: num-micro-batches must be 1 or more, got 0
 // FORM: error: alpa-search-stages: submesh '1xa' must be hosts x devices of each host, such as 1x2
 // PART: error: alpa-search-stages: submesh '3x4' is no part of cluster 'cpu-test'

@@ -34,7 +34,7 @@ static schedule::ScheduleProblem problemOf(llvm::ArrayRef<StageTimes> stages,
 PipelineOrder stage::orderPipeline(const schedule::ScheduleInfo &schedule,
                                    llvm::ArrayRef<StageTimes> stages, int64_t numMicroBatches,
                                    llvm::ArrayRef<int64_t> meshOf, std::vector<double> limits,
-                                   std::vector<double> keptParts) {
+                                   std::vector<double> keptParts, std::vector<double> sizes) {
   schedule::ScheduleProblem problem = problemOf(stages, numMicroBatches, meshOf);
   // A schedule of forwards asks whether that is all there is.
   if (schedule.isForwardOnly)
@@ -42,6 +42,7 @@ PipelineOrder stage::orderPipeline(const schedule::ScheduleInfo &schedule,
       problem.hasBackward.push_back(time.backwardSeconds > 0);
   problem.limits = std::move(limits);
   problem.keptParts = std::move(keptParts);
+  problem.sizes = std::move(sizes);
   llvm::Expected<std::vector<schedule::StepList>> lists =
       schedule::scheduleSteps(schedule, problem);
   if (!lists) {
@@ -54,7 +55,16 @@ PipelineOrder stage::orderPipeline(const schedule::ScheduleInfo &schedule,
 std::vector<StageFlights> stage::countFlights(const PipelineOrder &order,
                                               llvm::ArrayRef<FlightBytes> bytes) {
   std::vector<StageFlights> most(order.meshOf.size()), now(order.meshOf.size());
-  for (const schedule::StepList &steps : order.meshes)
+  for (const schedule::StepList &steps : order.meshes) {
+    int64_t held = 0, mostHeld = 0; // By all stages of the mesh.
+    std::vector<int64_t> stages;
+    for (const schedule::ScheduleStep &step : steps)
+      if (!llvm::is_contained(stages, step.stage))
+        stages.push_back(step.stage);
+    auto bytesOf = [&](int64_t stage) {
+      return now[stage].inFlight * bytes[stage].inFlight +
+             now[stage].waiting * bytes[stage].waiting;
+    };
     for (const schedule::ScheduleStep &step : steps) {
       StageFlights &mine = now[step.stage], &limit = most[step.stage];
       mine.inFlight += step.kind == RunKind::Forward;
@@ -62,13 +72,23 @@ std::vector<StageFlights> stage::countFlights(const PipelineOrder &order,
       limit.inFlight = std::max(limit.inFlight, mine.inFlight);
       limit.waiting = std::max(limit.waiting, mine.waiting);
       if (!bytes.empty()) {
-        FlightBytes each = bytes[step.stage];
-        limit.bytes =
-            std::max(limit.bytes, mine.inFlight * each.inFlight + mine.waiting * each.waiting);
+        int64_t &before = now[step.stage].bytes;
+        held += bytesOf(step.stage) - before;
+        before = bytesOf(step.stage);
+        if (held > mostHeld) {
+          mostHeld = held;
+          for (int64_t stage : stages)
+            most[stage].bytes = now[stage].bytes;
+        }
       }
       mine.inFlight -= step.kind == RunKind::Backward || step.kind == RunKind::BackwardInput;
       mine.waiting -= step.kind == RunKind::BackwardWeight;
+      if (!bytes.empty()) {
+        held += bytesOf(step.stage) - now[step.stage].bytes;
+        now[step.stage].bytes = bytesOf(step.stage);
+      }
     }
+  }
   return most;
 }
 

@@ -29,18 +29,19 @@ struct PipelineOrder {
 };
 
 /// `meshOf` gives the mesh of each stage, a mesh each if it is empty. For schedules that
-/// look for an order by themselves `limits` and `keptParts` are those of ScheduleProblem.
+/// look for an order by themselves `limits`, `keptParts` and `sizes` are those of
+/// ScheduleProblem.
 PipelineOrder orderPipeline(const schedule::ScheduleInfo &schedule,
                             llvm::ArrayRef<StageTimes> stages, int64_t numMicroBatches,
                             llvm::ArrayRef<int64_t> meshOf = {}, std::vector<double> limits = {},
-                            std::vector<double> keptParts = {});
+                            std::vector<double> keptParts = {}, std::vector<double> sizes = {});
 
 /// The most micro-batches of a stage at a time, from the beginning of the forward run
 /// to the end of the backward run, or of its input part; and from the beginning of
 /// the input part to the end of the weight part.
 struct StageFlights {
   int64_t inFlight = 0, waiting = 0;
-  int64_t bytes = 0; // The most that both hold together.
+  int64_t bytes = 0; // What both hold together when all of the mesh hold the most.
 };
 /// What a micro-batch holds of a stage in each of the two times.
 struct FlightBytes {

@@ -80,8 +80,9 @@ std::optional<std::vector<std::vector<int64_t>>> PlanTimer::place(const StagePla
     chosen.push_back(submeshes[plan.stages[i].submesh]);
   std::vector<double> savings(numMeshes, 0);
   for (size_t i = 0; i + 1 < numStages; ++i)
-    if (size_t mesh = plan.meshOf(i);
-        mesh + 1 < numMeshes && chosen[mesh].hosts == 1 && chosen[mesh + 1].hosts == 1)
+    if (size_t mesh = std::min(plan.meshOf(i), plan.meshOf(i + 1)),
+        other = std::max(plan.meshOf(i), plan.meshOf(i + 1));
+        mesh + 1 == other && chosen[mesh].hosts == 1 && chosen[other].hosts == 1)
       savings[mesh] += std::max(0.0, sendAfter(plan.stages, i, cost::Span::Rack).sum() -
                                          sendAfter(plan.stages, i, cost::Span::Host).sum());
   auto devices = placeSubmeshes(hostDevices, chosen, hostKinds, savings, hostRacks);
@@ -89,6 +90,34 @@ std::optional<std::vector<std::vector<int64_t>>> PlanTimer::place(const StagePla
     for (size_t i = numMeshes; i < numStages; ++i)
       devices->push_back((*devices)[plan.meshOf(i)]);
   return devices;
+}
+
+/// What is left for activations on each mesh. Those of the mesh's first stage count as one.
+void PlanTimer::findRoom(const StagePlan &plan, const StageDpProblem &problem,
+                         llvm::ArrayRef<FlightBytes> bytes, TimedPlan &timed) const {
+  size_t numMeshes = plan.numMeshes ? plan.numMeshes : plan.stages.size();
+  std::vector<double> left(numMeshes), each(numMeshes, 0), least(numMeshes, 0), most(numMeshes, 0);
+  std::vector<int64_t> waiting(numMeshes, 0);
+  for (auto [index, stage] : llvm::enumerate(plan.stages)) {
+    unsigned mesh = plan.meshOf(unsigned(index));
+    if (each[mesh] == 0) {
+      each[mesh] = double(std::max<int64_t>(1, bytes[index].inFlight));
+      left[mesh] = double(problem.memoryOf(stage.submesh));
+    }
+    double size = double(bytes[index].inFlight) / each[mesh];
+    if (numMeshes < plan.stages.size())
+      timed.sizes.push_back(size);
+    left[mesh] -= double(costs.pointOf(stage.choice.id).steadyPeakBytes(0));
+    waiting[mesh] = std::max(waiting[mesh], bytes[index].waiting);
+    least[mesh] += std::max(1.0, size);
+    // What waits for weight parts may be more than activations are.
+    most[mesh] += double(numMicroBatches) * std::max(1.0, size) * (1 + timed.keptParts[index]);
+  }
+  for (size_t mesh = 0; mesh < numMeshes; ++mesh) {
+    // While an input part runs, both of what it reads and makes are there.
+    double room = (left[mesh] - double(waiting[mesh])) / each[mesh];
+    timed.limits.push_back(std::clamp(room, least[mesh], most[mesh]));
+  }
 }
 
 llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
@@ -119,13 +148,7 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
       stageTimes.backwardWeightSeconds = parts->weightSeconds;
       bytes.back().waiting = parts->waitingBytes;
       double each = double(std::max<int64_t>(1, point.activationBytes));
-      double left = double(problem.memoryOf(stage.submesh) - point.steadyPeakBytes(0));
       timed.keptParts.push_back(double(parts->waitingBytes) / each);
-      // While an input part runs, both of what it reads and makes are there.
-      double room = (left - double(parts->waitingBytes)) / each;
-      // What waits for weight parts may be more than activations are.
-      double most = double(numMicroBatches) * (1 + timed.keptParts.back());
-      timed.limits.push_back(std::clamp(room, 1.0, most));
     }
     if (index + 1 == plan.stages.size())
       continue;
@@ -141,8 +164,10 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
     timed.sends.push_back({stageTimes.forthSeconds, stageTimes.backSeconds});
     timed.transferSeconds += timed.sends.back().sum();
   }
-  PipelineOrder order =
-      orderPipeline(schedule, times, numMicroBatches, meshOf, timed.limits, timed.keptParts);
+  if (schedule.splitsBackward)
+    findRoom(plan, problem, bytes, timed);
+  PipelineOrder order = orderPipeline(schedule, times, numMicroBatches, meshOf, timed.limits,
+                                      timed.keptParts, timed.sizes);
   timed.stepSeconds =
       pipelineSeconds(order, times, numMicroBatches, meetSeconds(plan.stages, timed.devices));
   timed.flights = countFlights(order, bytes);

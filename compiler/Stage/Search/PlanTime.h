@@ -17,7 +17,7 @@ struct TimedPlan {
   double transferSeconds = 0;     // Of one micro-batch, forth and back.
   std::vector<SendSeconds> sends; // After each stage but the last.
   /// For schedules that look for an order by themselves (ScheduleProblem).
-  std::vector<double> limits, keptParts;
+  std::vector<double> limits, keptParts, sizes;
   std::vector<StageFlights> flights;
   std::vector<int64_t> peakBytes; // Of a device, for each stage.
 
@@ -50,6 +50,8 @@ private:
                                     llvm::ArrayRef<std::vector<int64_t>> devices) const;
   SendSeconds sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t index, cost::Span span) const;
   std::optional<std::vector<std::vector<int64_t>>> place(const StagePlan &plan) const;
+  void findRoom(const StagePlan &plan, const StageDpProblem &problem,
+                llvm::ArrayRef<FlightBytes> bytes, TimedPlan &timed) const;
 
   const cost::Cluster &cluster;
   cost::Network network;

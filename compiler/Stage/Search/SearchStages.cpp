@@ -209,7 +209,7 @@ struct PlanOutcome {
   std::vector<StageOutcome> stages;
   int64_t numMicroBatches = 1;
   const ScheduleInfo *schedule = nullptr;
-  std::vector<double> limits, keptParts; // As TimedPlan has them.
+  std::vector<double> limits, keptParts, sizes; // As TimedPlan has them.
   double stepSeconds = 0, slowestStageSeconds = 0, transferSeconds = 0, updateSeconds = 0;
   double searchSeconds = 0;
   double dpSeconds = 0; // Of the search, in the stage DP itself.
@@ -419,11 +419,14 @@ private:
     module->setAttr(attr::schedule, builder.getStringAttr(plan.schedule->name));
     module->setAttr(attr::cluster, builder.getStringAttr(cost::printCluster(cluster)));
     auto named = [&](StringRef name, Attribute value) { return builder.getNamedAttr(name, value); };
-    if (plan.schedule->name == "zb-auto")
-      module->setAttr(attr::scheduleParameters,
-                      builder.getDictionaryAttr(
-                          {named("limits", builder.getDenseF64ArrayAttr(plan.limits)),
-                           named("kept_parts", builder.getDenseF64ArrayAttr(plan.keptParts))}));
+    if (plan.schedule->heedsLimits) {
+      SmallVector<NamedAttribute> parameters = {
+          named("limits", builder.getDenseF64ArrayAttr(plan.limits)),
+          named("kept_parts", builder.getDenseF64ArrayAttr(plan.keptParts))};
+      if (!plan.sizes.empty())
+        parameters.push_back(named("sizes", builder.getDenseF64ArrayAttr(plan.sizes)));
+      module->setAttr(attr::scheduleParameters, builder.getDictionaryAttr(parameters));
+    }
     SmallVector<NamedAttribute> predicted = {
         named("step_seconds", seconds(plan.stepSeconds)),
         named("slowest_stage_seconds", seconds(plan.slowestStageSeconds)),
@@ -591,8 +594,8 @@ llvm::Error AlpaSearchStagesPass::readSchedules(StageSearchSpace &tried) {
     if (info->name == "custom")
       return fail("schedule 'custom' is one of alpa-build-schedule; search with the schedule that "
                   "its steps are like");
-    bool isInterleaved = info->name == "interleaved-1f1b";
-    auto &schedules = (isInterleaved || virtualStages > 1 ? virtualTried : tried).schedules;
+    bool hasSeveral = info->stagesPerMesh > 1 || virtualStages > 1;
+    auto &schedules = (hasSeveral ? virtualTried : tried).schedules;
     if (!llvm::is_contained(schedules, info))
       schedules.push_back(info);
     if (virtualStages > 1 && !info->takesSeveralStages)
@@ -603,7 +606,8 @@ llvm::Error AlpaSearchStagesPass::readSchedules(StageSearchSpace &tried) {
   if (virtualTried.schedules.size() > 1)
     return fail("of the schedules with several stages on a mesh only one can be asked for");
   if (!virtualTried.schedules.empty() && !tried.schedules.empty() && !submeshes.empty())
-    return fail("with submeshes, interleaved-1f1b is asked for alone");
+    return fail("with submeshes, " + virtualTried.schedules.front()->name.str() +
+                " is asked for alone");
   if (schedule == "auto" && !meets)
     tried.reorderings.push_back(schedule::findSchedule("zb-auto"));
   virtualTried.stagesPerMesh = virtualStages > 0 ? virtualStages : 2;
@@ -762,7 +766,8 @@ const SearchSetup &AlpaSearchStagesPass::addVirtualSetup(const SearchSetup &setu
   mine.options.mostAtOnce = 0; // Most views are not asked for.
   // Warming up takes at most so many.
   mine.options.mostInFlight =
-      std::max<int64_t>(mine.options.mostInFlight, 2 * setup.problem.numLayers);
+      std::max({mine.options.mostInFlight, int64_t(2 * setup.problem.numLayers),
+                mostInFlight(mine.tried.schedules, setup.problem.numLayers, numMicroBatches)});
   return mine;
 }
 
@@ -1057,6 +1062,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   outcome.schedule = found.schedule;
   outcome.limits = timed.limits;
   outcome.keptParts = timed.keptParts;
+  outcome.sizes = timed.sizes;
   outcome.solvedStages = costs.numSolved();
   outcome.reusedStages = costs.numReused();
   outcome.possibleStages = costs.numPossible();

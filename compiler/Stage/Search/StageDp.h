@@ -123,10 +123,13 @@ struct PlannedStage {
 struct StagePlan {
   double seconds = std::numeric_limits<double>::infinity();
   std::vector<PlannedStage> stages; // Empty when nothing fits.
-  /// Stages lie on so many meshes in turn; 0 for a mesh each.
+  /// Several stages lie on each of so many meshes; 0 for a mesh each.
   unsigned numMeshes = 0;
+  schedule::Placement placement = schedule::Placement::Rounds;
 
-  unsigned meshOf(unsigned stage) const { return numMeshes ? stage % numMeshes : stage; }
+  unsigned meshOf(unsigned stage) const {
+    return numMeshes ? unsigned(schedule::meshOfStage(placement, numMeshes, stage)) : stage;
+  }
 };
 
 /// The best plan, or one within (B - 1) * epsilonSeconds, or the part epsilonPart,

@@ -68,6 +68,7 @@ VirtualStageProblem VirtualStageSearch::makeProblem(const Meshes &meshes,
   cut.numLayers = problem.numLayers;
   cut.numMeshes = unsigned(meshes.size());
   cut.stagesPerMesh = tried.stagesPerMesh;
+  cut.placement = tried.schedules.front()->placement;
   cut.layerRanges = space.layerRanges;
   cut.tolerance = gap / 4;
   cut.numViews = 0;
@@ -79,11 +80,15 @@ VirtualStageProblem VirtualStageSearch::makeProblem(const Meshes &meshes,
   std::vector<int64_t> meshOf;
   for (unsigned stage = 0; stage < cut.numStages(); ++stage)
     meshOf.push_back(cut.meshOf(stage));
-  // The order does not depend on seconds.
-  std::vector<StageTimes> times(cut.numStages());
+  // Seconds decide at most which of a mesh's stages keep more.
+  StageTimes even;
+  even.forwardSeconds = even.backwardWeightSeconds = 1;
+  even.backwardSeconds = 2;
+  std::vector<StageTimes> times(cut.numStages(), even);
+  std::vector<FlightBytes> one(cut.numStages(), {1, 1});
   for (const StageFlights &flights : countFlights(
-           orderPipeline(*tried.schedules.front(), times, problem.numMicroBatches, meshOf)))
-    cut.inFlight.push_back(flights.inFlight);
+           orderPipeline(*tried.schedules.front(), times, problem.numMicroBatches, meshOf), one))
+    cut.inFlight.push_back(std::max<int64_t>(1, flights.bytes));
   cut.choices = [this, meshes, rule](unsigned lo, unsigned hi, unsigned mesh,
                                      unsigned view) -> llvm::ArrayRef<StageChoice> {
     llvm::ArrayRef<unsigned> views = space.views[meshes[mesh]];
@@ -226,6 +231,7 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
         continue;
       StagePlan plan;
       plan.numMeshes = cut.numMeshes;
+      plan.placement = cut.placement;
       for (auto [index, stage] : llvm::enumerate(found->stages))
         plan.stages.push_back({stage.lo, stage.hi, meshes[cut.meshOf(index)], stage.choice});
       llvm::Expected<TimedPlan> timed = timer.time(plan, scheduled);
@@ -234,6 +240,8 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
       plan.seconds = timed->stepSeconds;
       if (timed->devices.empty() && !space.manual)
         continue; // Such submeshes do not tile the hosts.
+      if (!timed->fits(scheduled, plan))
+        continue; // The order for these seconds keeps more than that for equal ones.
       if (!best.schedule || timed->stepSeconds < best.timed.stepSeconds)
         best = {std::move(plan), tried.schedules.front(), std::move(*timed)};
     }

@@ -168,8 +168,10 @@ private:
     steps += problem.numViews * problem.stagesPerMesh;
     for (unsigned view = 0; view < problem.numViews; ++view) {
       llvm::SmallVector<llvm::ArrayRef<Option>, 4> lists;
-      for (unsigned stage = mesh; stage < numStages; stage += problem.numMeshes)
+      for (unsigned round = 0; round < problem.stagesPerMesh; ++round) {
+        unsigned stage = problem.stageOf(mesh, round);
         lists.push_back(optionsOf(stage, view, cut[stage], cut[stage + 1]));
+      }
       if (llvm::any_of(lists, [](llvm::ArrayRef<Option> list) { return list.empty(); }))
         continue;
       // The fastest of each; while they do not fit, what saves bytes for the fewest seconds.
@@ -233,7 +235,8 @@ private:
       unsigned busiest = llvm::max_element(loads, worseThan) - loads.begin();
       Cut bestCut;
       std::vector<Load> bestLoads;
-      for (unsigned from = busiest; from < numStages; from += problem.numMeshes) {
+      for (unsigned round = 0; round < problem.stagesPerMesh; ++round) {
+        unsigned from = problem.stageOf(busiest, round);
         if (cut[from + 1] - cut[from] < 2)
           continue;
         for (unsigned to = 0; to < numStages; ++to) {
@@ -243,10 +246,12 @@ private:
           for (unsigned begin = std::min(from, to) + 1; begin <= std::max(from, to); ++begin)
             moved[begin] += from < to ? -1 : 1;
           std::vector<Load> other = loads;
-          unsigned last = std::max(from, to);
-          for (unsigned stage = std::min(from, to), count = 0;
-               stage <= last && count < problem.numMeshes; ++stage, ++count)
-            other[problem.meshOf(stage)] = loadOf(problem.meshOf(stage), moved);
+          std::vector<bool> isChangedMesh(problem.numMeshes, false);
+          for (unsigned stage = std::min(from, to); stage <= std::max(from, to); ++stage)
+            isChangedMesh[problem.meshOf(stage)] = true;
+          for (unsigned mesh = 0; mesh < problem.numMeshes; ++mesh)
+            if (isChangedMesh[mesh])
+              other[mesh] = loadOf(mesh, moved);
           auto changed = valueOf(other);
           if (changed < value) {
             value = changed;
@@ -286,7 +291,8 @@ private:
       partial.front().seconds = 0;
       partial.front().excess = -problem.memoryOf(mesh);
       partial.front().view = view;
-      for (unsigned stage = mesh; stage < numStages; stage += problem.numMeshes) {
+      for (unsigned round = 0; round < problem.stagesPerMesh; ++round) {
+        unsigned stage = problem.stageOf(mesh, round);
         std::vector<Load> longer;
         for (const Load &load : partial)
           for (const Option &option : optionsOf(stage, view, cut[stage], cut[stage + 1])) {
@@ -390,7 +396,7 @@ private:
     table[size_t(problem.numMeshes) * row + numLayers].seconds = 0;
     for (unsigned m = problem.numMeshes; m-- > 0;) {
       unsigned stage = lastRound + m;
-      const Mesh &mesh = meshes[m];
+      const Mesh &mesh = meshes[problem.meshOf(stage)];
       bool isFirst = lastRound == 0;
       for (unsigned from = lo; from < numLayers; ++from) {
         if (m == 0 && from != lo)
@@ -404,7 +410,7 @@ private:
                view < end; ++view)
             for (const Option &option : optionsOf(stage, view, from, hi)) {
               ++steps;
-              if (mesh.bytes + option.bytes > problem.memoryOf(m))
+              if (mesh.bytes + option.bytes > problem.memoryOf(problem.meshOf(stage)))
                 continue; // Slower ones may fit.
               double seconds = std::max(after, mesh.seconds + option.seconds);
               if (seconds < entry.seconds)

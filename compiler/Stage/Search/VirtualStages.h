@@ -1,9 +1,8 @@
 //===- VirtualStages.h - several stages on each mesh -------------*- C++ -*-===//
 //
-// An interleaved schedule has v stages on each of p equal meshes: stage i lies on
-// mesh i mod p. Layers are cut into p v consecutive stages such that the busiest
-// mesh has the fewest seconds for a micro-batch, all stages of a mesh on one view of
-// it, and all of them within its memory. Free of IR.
+// Some schedules have v stages on each of p equal meshes, in rounds or in a V. Layers are cut into
+// p v consecutive stages such that the busiest mesh has the fewest seconds for a micro-batch, all
+// stages of a mesh on one view of it, and all of them within its memory. Free of IR.
 //
 //===----------------------------------------------------------------------===//
 
@@ -18,6 +17,7 @@ struct VirtualStageProblem {
   unsigned numLayers = 0;
   unsigned numMeshes = 1;
   unsigned stagesPerMesh = 1;
+  schedule::Placement placement = schedule::Placement::Rounds;
   unsigned numViews = 1; // Of every mesh.
   /// Of a device of each mesh, for all of the mesh's stages together; empty for no
   /// limit.
@@ -32,7 +32,12 @@ struct VirtualStageProblem {
   double tolerance = 0;
 
   unsigned numStages() const { return numMeshes * stagesPerMesh; }
-  unsigned meshOf(unsigned stage) const { return stage % numMeshes; }
+  unsigned meshOf(unsigned stage) const {
+    return unsigned(schedule::meshOfStage(placement, numMeshes, stage));
+  }
+  unsigned stageOf(unsigned mesh, unsigned round) const {
+    return unsigned(schedule::stageOnMesh(placement, numMeshes, mesh, round));
+  }
   int64_t memoryOf(unsigned mesh) const {
     return memoryBytes.empty() ? std::numeric_limits<int64_t>::max() : memoryBytes[mesh];
   }

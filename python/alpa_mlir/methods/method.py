@@ -367,7 +367,6 @@ _MOST_PADDING = 1.0
 # Estimates that only rank candidates may be this far from the best plan.
 _COARSE_GAP = 0.05
 _COARSE_WORK = 2.5e9  # About five seconds of the solver.
-_INTERLEAVED = "interleaved-1f1b"
 # What "auto" searches; "zb-auto" orders the plans of these anew.
 AUTO_SCHEDULES = ("1f1b", "1f1b-overlap", "gpipe")
 
@@ -388,15 +387,16 @@ class Method(ABC):
             micro-batch is a batch of its own, and results are averaged, as in Alpa.
         widen_sums: add up terms of half precision (gradients of micro-batches) in float32.
         schedule: a name of `schedules()`, such as `"1f1b"`, `"1f1b-overlap"` (hides sending, for
-            more memory), `"gpipe"`, `"interleaved-1f1b"` (several stages on each mesh) or `"zb-h1"`
-            (gradients of weights fill what stages wait); or `"auto"` for the one of the
+            more memory), `"gpipe"`, `"interleaved-1f1b"` (several stages on each mesh), `"zb-h1"`
+            (gradients of weights fill what stages wait) or `"zb-v"` (that with two stages on each
+            mesh, in a V; `"v-half"` and `"v-min"` with less memory); or `"auto"` for the one of the
             first three whose plan takes the fewest seconds, `"zb-auto"` with the stages of
             such a plan, or `"interleaved-1f1b"` with up to six stages on each mesh; or a
             `Schedule` of one's own, for which the search assumes the seconds and the memory of
             the one that it is like.
             A step with a barrier has `"gpipe"`, one without gradients `"inference"`.
         virtual_stages: how many stages each mesh has, with a schedule that takes several; 0 for
-            two with `"interleaved-1f1b"` and one with others.
+            as many as it usually has (`docs/schedules.md`).
         layers: how many layers stages are made from; 0 takes it from the model's repeated
             blocks (`docs/layers.md`).
         max_layers: most layers to take where `layers` is 0.
@@ -573,7 +573,12 @@ class Method(ABC):
             >>> alpa_mlir.AutoParallel(schedule="interleaved-1f1b").stages_per_mesh
             2
         """
-        return self.virtual_stages or (2 if self.schedule_name == _INTERLEAVED else 1)
+        return self.virtual_stages or self._usual_stages_per_mesh
+
+    @property
+    def _usual_stages_per_mesh(self) -> int:
+        row = schedule_table().get(self.schedule_name)
+        return row.stages_per_mesh if row else 1
 
     @property
     def paddings(self) -> tuple[str, ...]:
@@ -743,12 +748,16 @@ class Method(ABC):
         is_searched = self.remat == "auto"
         again = ["none"] if is_searched else self.remat
         again = [again] if isinstance(again, str) else [str(x) for x in again]
-        rounds, is_interleaved = self.stages_per_mesh, self.schedule_name == _INTERLEAVED
+        rounds = self.stages_per_mesh
         search = {
             "cluster": cluster_file,
             "num-micro-batches": str(count),
             "schedule": self.schedule_name,
-            **({"virtual-stages": str(rounds)} if rounds > 1 or is_interleaved else {}),
+            **(
+                {"virtual-stages": str(rounds)}
+                if max(rounds, self._usual_stages_per_mesh) > 1
+                else {}
+            ),
             **({} if coarse or self.schedule_name != "auto" else {"most-virtual-stages": "6"}),
             "memory-fraction": str(self.memory_fraction),
             "time-limit": str(self.time_limit_seconds),
@@ -796,7 +805,9 @@ class Method(ABC):
                     fix="plan with this method; there are no passes for it before the search",
                 )
             meshes = num_stages // self.stages_per_mesh
-            problem = ScheduleProblem.in_rounds(meshes, self.stages_per_mesh, count)
+            problem = ScheduleProblem.placed_for(
+                self.schedule_name, meshes, self.stages_per_mesh, count
+            )
             build = {"schedule": "custom", "steps": self.schedule.text(problem)}
         return ",".join(
             (

@@ -41,7 +41,8 @@ class PipeshardParallel(Method):
     Attributes:
         submeshes: (hosts, devices of each host) of each stage's mesh; or (hosts, devices of each
             host, device type) for hosts of that type, where a cluster has several. With
-            `virtual_stages` these are p equal meshes, and stage i lies on mesh i modulo p.
+            `virtual_stages` these are p equal meshes, and stage i lies on mesh i modulo p, or
+            with a schedule in a V on mesh 0 to p - 1 and then back.
         mesh_shapes: the logical shape of each mesh; searched by default.
         layer_ranges: [first, end) of each stage's layers; searched by default.
         stage_option: instead of these: `ManualStageOption`, or `"uniform"` (the default) or

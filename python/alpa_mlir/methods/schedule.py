@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from alpa_mlir.compiler import schedule_kept, schedule_spans, schedule_steps, schedules
+from alpa_mlir.compiler import (
+    schedule_kept,
+    schedule_spans,
+    schedule_steps,
+    schedule_table,
+    schedules,
+)
 from alpa_mlir.errors import MethodError
 
 KINDS = "FBIW"
@@ -43,10 +49,12 @@ class ScheduleProblem:
         num_micro_batches: of a step.
         has_backward: of each stage; empty for all.
         seconds: of each stage; empty for one second a run and no time for sending.
-        limits: activations of so many micro-batches fit on each mesh; empty for one a mesh. Only
-            `zb-auto` heeds them.
+        limits: activations of so many micro-batches fit on each mesh; empty for one a mesh, or
+            what the schedule keeps. Only `zb-auto` and those with stages in a V heed them.
         kept_parts: of each stage, the part of a micro-batch's activations that waits for the
             weight part; empty for all of them.
+        sizes: of each stage, a micro-batch's activations as `limits` count them; empty for one
+            each.
         steps_overlap: a mesh begins its next step without waiting for the others.
         steps: of the schedule `custom`, one line for each mesh.
 
@@ -61,14 +69,39 @@ class ScheduleProblem:
     seconds: tuple[StageSeconds, ...] = ()
     limits: tuple[float, ...] = ()
     kept_parts: tuple[float, ...] = ()
+    sizes: tuple[float, ...] = ()
     steps_overlap: bool = False
     steps: str = ""
 
     @staticmethod
     def in_rounds(num_meshes: int, stages_per_mesh: int, num_micro_batches: int) -> ScheduleProblem:
         """`stages_per_mesh` rounds of stages over the meshes."""
-        stages = range(num_meshes * stages_per_mesh)
-        return ScheduleProblem(tuple(s % num_meshes for s in stages), num_micro_batches)
+        return ScheduleProblem(tuple(range(num_meshes)) * stages_per_mesh, num_micro_batches)
+
+    @staticmethod
+    def in_v(
+        num_meshes: int, num_micro_batches: int, *, stages_per_mesh: int = 2
+    ) -> ScheduleProblem:
+        """Stages over the meshes and back: the first and the last one lie on mesh 0.
+
+        Example:
+            >>> ScheduleProblem.in_v(3, 4).mesh_of
+            (0, 1, 2, 2, 1, 0)
+        """
+        forth = tuple(range(num_meshes))
+        rounds = (forth[::-1] if r % 2 else forth for r in range(stages_per_mesh))
+        return ScheduleProblem(sum(rounds, ()), num_micro_batches)
+
+    @staticmethod
+    def placed_for(
+        schedule: str, num_meshes: int, stages_per_mesh: int, num_micro_batches: int
+    ) -> ScheduleProblem:
+        """As the compiler's schedule of that name has them."""
+        if schedule_table()[schedule].in_v:
+            return ScheduleProblem.in_v(
+                num_meshes, num_micro_batches, stages_per_mesh=stages_per_mesh
+            )
+        return ScheduleProblem.in_rounds(num_meshes, stages_per_mesh, num_micro_batches)
 
     @property
     def num_meshes(self) -> int:
@@ -88,6 +121,7 @@ class ScheduleProblem:
             "seconds": [tuple(map(float, times)) for times in self.seconds],
             "limits": list(map(float, self.limits)),
             "kept_parts": list(map(float, self.kept_parts)),
+            "sizes": list(map(float, self.sizes)),
             "steps_overlap": self.steps_overlap,
             "steps": self.steps,
         }

@@ -9,6 +9,7 @@ import jax
 import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_mlir.compiler import schedule_table
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.schedule import Schedule
 from published_models import Transformer
@@ -51,16 +52,29 @@ def gpipe_backwards(problem):
             num_micro_batches=4,
         ),
         AutoParallel(schedule="interleaved-1f1b", layers=4, num_micro_batches=4),
+        AutoParallel(schedule="breadth-first", layers=4, num_micro_batches=4),
+        PipeshardParallel(
+            submeshes=[(1, 2), (1, 2)],
+            schedule="zb-v",
+            layers=6,
+            layer_ranges=[(0, 1), (1, 4), (4, 5), (5, 6)],
+            num_micro_batches=8,
+        ),
+        AutoParallel(schedule="zb-v", layers=4, num_micro_batches=4),
+        AutoParallel(schedule="v-half", pipeline="uniform", layers=4, num_micro_batches=2),
+        AutoParallel(schedule="v-min", layers=4, num_micro_batches=1),
+        PipeshardParallel(submeshes=[(1, 2)] * 3, schedule="dualpipe-v", num_micro_batches=8),
     ],
-    ids=["by-hand", "searched"],
+    ids=lambda method: f"{method.schedule}-{type(method).__name__}",
 )
 def test_several_stages_on_a_mesh(method):
     plan = plan_and_run(method)
-    assert plan.schedule == "interleaved-1f1b"
-    meshes = [stage.mesh for stage in plan.stages]
+    assert plan.schedule == method.schedule
     count = len(plan.meshes)
-    assert len(meshes) == 2 * count
-    assert meshes == list(range(count)) * 2
+    again = range(count)[::-1] if schedule_table()[method.schedule].in_v else range(count)
+    assert [stage.mesh for stage in plan.stages] == [*range(count), *again]
+    if not isinstance(method, AutoParallel):
+        assert count == len(method.submeshes)
 
 
 def test_the_default_finds_several_stages_on_a_mesh():

@@ -97,7 +97,7 @@ def reference(name):
 def submeshes_of(schedule, stages):
     """Meshes of equal size for schedules that put several stages on each."""
     unequal, equal = STAGES[stages]
-    return equal if schedule == "interleaved-1f1b" else unequal
+    return equal if schedule_table()[schedule].stages_per_mesh > 1 else unequal
 
 
 def parallel(schedule, name, submeshes):
@@ -116,8 +116,11 @@ def check(schedule, name, stages):
     step = parallel(schedule, name, submeshes).get_executable(*model(name).init())
     assert step.plan.schedule == schedule
     assert [len(mesh.devices) for mesh in step.plan.meshes] == [n for _, n in submeshes]
-    rounds = 2 if schedule == "interleaved-1f1b" else 1
-    assert len(step.plan.stages) == rounds * len(submeshes)
+    row, meshes = schedule_table()[schedule], list(range(len(submeshes)))
+    assert len(step.plan.stages) == row.stages_per_mesh * len(submeshes)
+    if row.stages_per_mesh == 2:
+        again = meshes[::-1] if row.in_v else meshes
+        assert [stage.mesh for stage in step.plan.stages] == meshes + again
     check_steps(step, name)
 
 

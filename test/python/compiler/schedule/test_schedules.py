@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from alpa_mlir.compiler import schedule_table, schedules
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 TRAINING = [name for name, row in schedule_table().items() if not row.forward_only]
 BY_NAME = [name for name in schedules() if name in TRAINING]
 ROUNDS = [name for name in BY_NAME if schedule_table()[name].takes_several_stages]
+IN_V = [name for name in BY_NAME if schedule_table()[name].in_v]
 MILLISECONDS = st.integers(0, 40)
 
 
@@ -38,10 +40,11 @@ def follow(problem: ScheduleProblem, meshes: list[list[Step]]) -> list[tuple[flo
     def ready(step: Step) -> float | None:
         kind, stage, index = step
         if kind == "F":
+            if stage == 0:
+                return 0.0
             before = ends.get(Step("F", stage - 1, index))
-            return (
-                0.0 if stage == 0 else None if before is None else before + times[stage - 1].forth
-            )
+            apart = problem.mesh_of[stage] != problem.mesh_of[stage - 1]
+            return None if before is None else before + times[stage - 1].forth * apart
         if kind == "W":
             return ends.get(Step("I", stage, index))
         mine = ends.get(Step("F", stage, index))
@@ -50,7 +53,8 @@ def follow(problem: ScheduleProblem, meshes: list[list[Step]]) -> list[tuple[flo
             return mine
         for kind in "BI":
             if Step(kind, later, index) in ends:
-                return max(mine, ends[Step(kind, later, index)] + times[later - 1].back)
+                apart = problem.mesh_of[stage] != problem.mesh_of[later]
+                return max(mine, ends[Step(kind, later, index)] + times[later - 1].back * apart)
         return None
 
     moved = True
@@ -79,7 +83,8 @@ def kept(problem: ScheduleProblem, steps: list[Step]) -> float:
     now = most = 0.0
     for step in steps:
         part = problem.kept_parts[step.stage] if problem.kept_parts else 1.0
-        change = {"F": 1.0, "B": -1.0, "I": part - 1, "W": -part}
+        size = problem.sizes[step.stage] if problem.sizes else 1.0
+        change = {"F": size, "B": -size, "I": size * (part - 1), "W": -size * part}
         if not problem.has_backward or problem.has_backward[step.stage]:
             # Limits leave room for what one input part makes.
             before, now = now, now + change[step.kind]
@@ -102,7 +107,7 @@ def check(name: str, problem: ScheduleProblem) -> None:
     ours = follow(problem, meshes)
     for mine, theirs in zip(ours, spans(name, problem), strict=True):
         assert mine == pytest.approx(theirs)
-    whole = replace(problem, kept_parts=())
+    whole = replace(problem, kept_parts=(), sizes=())
     for steps, most in zip(meshes, most_kept(name, problem), strict=True):
         if not schedule_table()[name].forward_only:
             assert kept(whole, steps) <= most
@@ -144,6 +149,30 @@ def test_rounds_of_stages(data: st.DataObject) -> None:
         has_backward=(False,) * stages if name == "inference" else (),
     )
     check(name, problem)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_stages_in_a_v(data: st.DataObject) -> None:
+    """Unequal stages, any number of micro-batches, and a limit on what they keep together."""
+    name, meshes = data.draw(st.sampled_from(IN_V)), data.draw(st.integers(1, 8))
+    problem = ScheduleProblem.in_v(meshes, data.draw(st.integers(1, 30)))
+    stages = 2 * meshes
+    some = [
+        tuple(data.draw(st.sampled_from(values)) for _ in range(stages))
+        for values in ([0.25, 1.0, 1.5], [0.5, 1.0, 3.0])
+    ]
+    problem = replace(
+        problem,
+        seconds=data.draw(seconds(stages)),
+        has_backward=data.draw(st.sampled_from([(), (False,) + (True,) * (stages - 1)])),
+        kept_parts=some[0],
+        sizes=some[1],
+        limits=data.draw(st.sampled_from([(), (6.0,) * meshes, (2.0 * meshes + 6,) * meshes])),
+    )
+    check(name, problem)
+    for steps, limit in zip(generate_steps(name, problem), problem.limits, strict=False):
+        assert kept(problem, steps) <= limit + 1e-3
 
 
 @settings(max_examples=60, deadline=None)
@@ -218,6 +247,38 @@ def test_zero_bubble_waits(meshes: int, times: tuple[int, int, int]) -> None:
         assert max(end - begin for begin, end in spans("zb-auto", twice)) == busy
 
 
+@pytest.mark.parametrize("meshes", [2, 3, 4, 6, 8, 9, 16])
+@pytest.mark.parametrize("rest", [0, 1])
+def test_bubbles_and_memory_in_a_v(meshes: int, rest: int) -> None:
+    """With runs of one second, two thirds of p of V-Min and half of p of V-Half in micro-batches of
+    1F1B's three seconds, none of ZB-V (Qi et al., 2024); DualPipeV's formula, p = PP / 2."""
+    count = 3 * meshes + rest
+    problem = ScheduleProblem.in_v(meshes, count)
+    for name, most, published in [
+        ("v-min", (meshes + 4) // 3, 4 * meshes),
+        ("v-half", (meshes + 2) // 2, 3 * meshes),
+        ("zb-v", meshes, meshes - 1),  # Of a single step; see below.
+        ("dualpipe-v", meshes + 1 / 2, 2 * (meshes - 1)),
+    ]:
+        meshes_steps = generate_steps(name, problem)
+        assert max(kept(problem, steps) for steps in meshes_steps) <= 2 * most
+        assert max(end for _, end in follow(problem, meshes_steps)) - 6 * count <= published
+        assert most_kept(name, problem) == [min(2 * most, 2 * count)] * meshes
+    overlap = replace(problem, steps_overlap=True)
+    assert max(end - begin for begin, end in spans("zb-v", overlap)) == 6 * count
+
+
+@pytest.mark.parametrize("meshes", [2, 4, 7])
+def test_breadth_first_waits_as_interleaved(meshes: int) -> None:
+    for rounds, count in [(2, meshes), (3, 2 * meshes + 1)]:
+        problem = ScheduleProblem.in_rounds(meshes, rounds, count)
+        assert bubble("breadth-first", problem) == bubble("interleaved-1f1b", problem)
+        assert most_kept("breadth-first", problem) == [rounds * count] * meshes
+        for steps in generate_steps("breadth-first", problem):  # A stage's runs follow each other.
+            runs = [(step.kind, step.stage) for step in steps]
+            assert sum(a != b for a, b in pairwise(runs)) == 2 * rounds - 1
+
+
 def test_reproduces_the_papers_bubbles() -> None:
     """1.5B and 28.3B models, profiled seconds and bubble rates of Qi et al., section 5."""
     for meshes, count, run, published in [
@@ -238,7 +299,9 @@ def test_errors_say_what_is_wrong() -> None:
     with pytest.raises(MethodError, match="'1f1b' takes one stage on each mesh"):
         generate_steps("1f1b", several)
     with pytest.raises(MethodError, match="takes stages in rounds"):
-        generate_steps("interleaved-1f1b", ScheduleProblem((0, 1, 1, 0), 2))
+        generate_steps("interleaved-1f1b", ScheduleProblem.in_v(2, 2))
+    with pytest.raises(MethodError, match="'zb-v' needs room for the activations of one"):
+        generate_steps("zb-v", replace(ScheduleProblem.in_v(2, 2), limits=(2.0, 1.5)))
     with pytest.raises(MethodError, match="there is no schedule `zigzag`"):
         generate_steps("zigzag", several)
     with pytest.raises(MethodError, match="runs forwards only"):
