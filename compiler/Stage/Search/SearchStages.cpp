@@ -609,7 +609,8 @@ llvm::Error AlpaSearchStagesPass::readSchedules(StageSearchSpace &tried) {
     return fail("with submeshes, " + virtualTried.schedules.front()->name.str() +
                 " is asked for alone");
   if (schedule == "auto" && !meets)
-    tried.reorderings.push_back(schedule::findSchedule("zb-auto"));
+    for (StringRef name : {"zb-auto", "zb-h1"})
+      tried.reorderings.push_back(schedule::findSchedule(name));
   virtualTried.stagesPerMesh = virtualStages > 0 ? virtualStages : 2;
   return llvm::Error::success();
 }
@@ -772,8 +773,8 @@ const SearchSetup &AlpaSearchStagesPass::addVirtualSetup(const SearchSetup &setu
 }
 
 /// With schedule=auto: whether several stages on each mesh are faster than the best pipeline with
-/// one, by more than what their launches, which are not foreseen, may take. It takes at most a
-/// quarter of the work that finding that one took.
+/// one, by more than what their launches, which are not foreseen, may take. Of both placements
+/// each takes at most a quarter of the work that finding that one took.
 llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
                                                    std::unique_ptr<StageAttempt> &best) {
   constexpr double kWorth = 0.01;
@@ -788,26 +789,40 @@ llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
   addUsed(*plain);
   for (const Again &way : again)
     addUsed(*way.variant);
-  size_t work = solvedLayers / 4;
-  for (unsigned stages : {4, 3, 2, 6}) {
-    if (stages > mostVirtualStages)
-      continue;
-    StageSearchSpace tried;
-    tried.schedules.push_back(schedule::findSchedule("interleaved-1f1b"));
-    tried.stagesPerMesh = stages;
-    if (llvm::Error error = checkVirtualStages(tried, setup.space, setup.problem)) {
-      consumeError(std::move(error)); // There are no such plans.
-      continue;
-    }
-    llvm::Expected<std::unique_ptr<StageAttempt>> other =
-        attempt(addVirtualSetup(setup, std::move(tried)), variants, /*ignoresMemory=*/false,
-                best->found.timed.stepSeconds * (1 - kWorth), work);
-    if (!other)
-      return other.takeError();
-    work -= std::min(work, (*other)->costs.work());
-    if ((*other)->fits() &&
-        (*other)->found.timed.stepSeconds < best->found.timed.stepSeconds * (1 - kWorth))
+  const size_t mostWork = solvedLayers / 4;
+  double mostSeconds = best->found.timed.stepSeconds * (1 - kWorth);
+  struct Way {
+    StringLiteral name;
+    unsigned stagesPerMesh;
+  };
+  constexpr Way kInRounds[] = {{"interleaved-1f1b", 4},
+                               {"interleaved-1f1b", 3},
+                               {"interleaved-1f1b", 2},
+                               {"interleaved-1f1b", 6}};
+  constexpr Way kInV[] = {{"zb-v", 2}, {"v-half", 2}, {"v-min", 2}};
+  for (ArrayRef<Way> ways : {ArrayRef<Way>(kInRounds), ArrayRef<Way>(kInV)}) {
+    size_t work = mostWork;
+    for (const Way &way : ways) {
+      if (way.stagesPerMesh > mostVirtualStages)
+        continue;
+      StageSearchSpace tried;
+      tried.schedules.push_back(schedule::findSchedule(way.name));
+      tried.stagesPerMesh = way.stagesPerMesh;
+      if (llvm::Error error = checkVirtualStages(tried, setup.space, setup.problem)) {
+        consumeError(std::move(error)); // There are no such plans.
+        continue;
+      }
+      llvm::Expected<std::unique_ptr<StageAttempt>> other =
+          attempt(addVirtualSetup(setup, std::move(tried)), variants, /*ignoresMemory=*/false,
+                  mostSeconds, work);
+      if (!other)
+        return other.takeError();
+      work -= std::min(work, (*other)->costs.work());
+      if (!(*other)->fits() || (*other)->found.timed.stepSeconds >= mostSeconds)
+        continue;
       best = std::move(*other);
+      mostSeconds = best->found.timed.stepSeconds;
+    }
   }
   return llvm::Error::success();
 }

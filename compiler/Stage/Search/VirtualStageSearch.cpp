@@ -216,8 +216,10 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
     if (meshes.size() == 1 && mostSeconds < std::numeric_limits<double>::infinity())
       continue; // Of stages that follow each other anyway none is faster for being cut.
     // No step is faster than what its busiest mesh does, behind what its first stages need to
-    // reach the last mesh and come back.
-    double runs = double(problem.numMicroBatches) + double(meshes.size() - 1) / tried.stagesPerMesh;
+    // reach the last mesh and come back, unless weight parts fill that.
+    double runs = double(problem.numMicroBatches);
+    if (!scheduled.schedule->splitsBackward)
+      runs += double(meshes.size() - 1) / tried.stagesPerMesh;
     for (const StageRule &rule : tried.rules) {
       if (costs.work() >= mostWork)
         return best;

@@ -367,7 +367,7 @@ _MOST_PADDING = 1.0
 # Estimates that only rank candidates may be this far from the best plan.
 _COARSE_GAP = 0.05
 _COARSE_WORK = 2.5e9  # About five seconds of the solver.
-# What "auto" searches; "zb-auto" orders the plans of these anew.
+# What "auto" searches; "zb-auto" and "zb-h1" order the plans of these anew.
 AUTO_SCHEDULES = ("1f1b", "1f1b-overlap", "gpipe")
 
 
@@ -390,10 +390,10 @@ class Method(ABC):
             more memory), `"gpipe"`, `"interleaved-1f1b"` (several stages on each mesh), `"zb-h1"`
             (gradients of weights fill what stages wait) or `"zb-v"` (that with two stages on each
             mesh, in a V; `"v-half"` and `"v-min"` with less memory); or `"auto"` for the one of the
-            first three whose plan takes the fewest seconds, `"zb-auto"` with the stages of
-            such a plan, or `"interleaved-1f1b"` with up to six stages on each mesh; or a
-            `Schedule` of one's own, for which the search assumes the seconds and the memory of
-            the one that it is like.
+            first three whose plan takes the fewest seconds, `"zb-auto"` or `"zb-h1"` with the
+            stages of such a plan, `"interleaved-1f1b"` with up to six stages on each mesh, or
+            `"zb-v"`, `"v-half"` or `"v-min"`; or a `Schedule` of one's own, for which the search
+            assumes the seconds and the memory of the one that it is like.
             A step with a barrier has `"gpipe"`, one without gradients `"inference"`.
         virtual_stages: how many stages each mesh has, with a schedule that takes several; 0 for
             as many as it usually has (`docs/schedules.md`).
