@@ -148,3 +148,34 @@ def test_each_schedule(schedule, name):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_all(schedule, name, stages):
     check(schedule, name, stages)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "submeshes", "ranges", "count", "options"),
+    [
+        # Neither a multiple of the meshes, nor as many layers in each stage.
+        ("zb-v", [(1, 2), (1, 2)], [(0, 1), (1, 3), (3, 4), (4, 5)], 3, {"remat": "all"}),
+        # Fewer micro-batches than meshes.
+        ("v-half", [(1, 1)] * 3, None, 2, {}),
+        ("v-min", [(1, 2), (1, 2)], None, 6, {"method": "zero-2", "remat": [0, 2]}),
+        ("dualpipe-v", [(1, 4), (1, 4)], [(0, 2), (2, 3), (3, 4), (4, 5)], 6, {}),
+        ("breadth-first", [(1, 2), (1, 2)], [(0, 2), (2, 3), (3, 4), (4, 5)], 3, {}),
+    ],
+)
+def test_tied_weights_clipped_by_norm(schedule, submeshes, ranges, count, options):
+    """The embedding is used by the first and the last stage, and the norm is that of all."""
+    state, batch = model("gpt").init(12)
+    method = PipeshardParallel(
+        submeshes=submeshes,
+        layer_ranges=ranges,
+        layers=ranges[-1][1] if ranges else 2 * len(submeshes),
+        num_micro_batches=count,
+        schedule=schedule,
+        **options,
+    )
+    step = alpa_mlir.compile(model("gpt").step, state, batch, cluster=CLUSTER, method=method)
+    assert step.plan.schedule == schedule
+    found = step(state, batch)
+    state, batch = model("gpt").init(12)
+    expected = jax.jit(model("gpt").step)(state, batch)
+    assert relative_difference(found, expected, 1e-4) < 2e-5

@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from alpa_mlir.compiler import schedule_table, schedules
+from alpa_mlir.compiler import Module, schedule_table, schedules
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.schedule import (
     Schedule,
@@ -21,6 +21,7 @@ from alpa_mlir.methods.schedule import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedules import sliced_module
 
 TRAINING = [name for name, row in schedule_table().items() if not row.forward_only]
 BY_NAME = [name for name in schedules() if name in TRAINING]
@@ -173,6 +174,19 @@ def test_stages_in_a_v(data: st.DataObject) -> None:
     check(name, problem)
     for steps, limit in zip(generate_steps(name, problem), problem.limits, strict=False):
         assert kept(problem, steps) <= limit + 1e-3
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_programs_are_proven(data: st.DataObject) -> None:
+    """What `alpa-build-schedule` makes of an order passes `alpa-verify-program`: every run takes
+    its own micro-batch's values, sums are complete, and no mesh waits forever."""
+    name, meshes = data.draw(st.sampled_from(BY_NAME)), data.draw(st.integers(1, 6))
+    count = data.draw(st.integers(1, 14))
+    rounds = schedule_table()[name].stages_per_mesh
+    module = Module(sliced_module(meshes, rounds, count, name))
+    module.run(f"alpa-build-schedule{{schedule={name}}},alpa-verify-program")
+    assert module.as_text().count("alpa.program ") == meshes
 
 
 @settings(max_examples=60, deadline=None)
