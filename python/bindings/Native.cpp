@@ -172,13 +172,16 @@ public:
       return numbers;
     numbers["stages"] = double(stages.size());
     double &peak = numbers["peak_bytes"], &again = numbers["rematerialized_stages"];
+    std::map<int64_t, double> held; // By the first device of a mesh; stages may share it.
     for (auto stage : stages.getAsRange<alpa::StageAttr>())
       if (mlir::DictionaryAttr found = stage.getPredicted()) {
         if (auto bytes = found.getAs<mlir::IntegerAttr>("peak_bytes"))
-          peak = std::max(peak, double(bytes.getInt()));
+          held[stage.getMesh().getDevices().front()] += double(bytes.getInt());
         if (auto layers = found.getAs<mlir::IntegerAttr>("rematerialized_layers"))
           again += layers.getInt() > 0;
       }
+    for (auto [device, bytes] : held)
+      peak = std::max(peak, bytes);
     return numbers;
   }
 

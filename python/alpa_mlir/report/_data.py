@@ -484,12 +484,11 @@ def compared(plan: Plan, others: Mapping[str, Plan]) -> tuple[Compared, ...]:
     for name, other in others.items():
         diff = plan.diff(other)
         changes = [*diff.decisions, *diff.predictions, *diff.shardings]
-        peaks = [s.predicted["peak_bytes"] for s in other.stages if "peak_bytes" in s.predicted]
         rows.append(
             Compared(
                 name,
                 other.predicted.get("step_seconds"),
-                max(peaks, default=None),
+                other.peak_bytes,
                 len(other.stages),
                 other.num_micro_batches,
                 other.schedule,
@@ -1064,8 +1063,7 @@ def _memory(plan: Plan, timeline: Timeline | None) -> tuple[float | None, float 
     if timeline is not None:
         rows = [(use.peak_bytes, use.capacity_bytes) for use in timeline.memory]
         return max(rows, key=lambda row: row[0] / (row[1] or 1.0), default=(None, None))
-    peaks = [s.predicted["peak_bytes"] for s in plan.stages if "peak_bytes" in s.predicted]
-    return max(peaks, default=None), None
+    return plan.peak_bytes, None
 
 
 def _peak_tflops(cluster: Mapping[str, Any], dtype: str | None) -> float | None:

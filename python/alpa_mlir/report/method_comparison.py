@@ -61,9 +61,7 @@ class Alternative:
     @property
     def peak_bytes(self) -> float | None:
         """The most memory that a device needs."""
-        if self.plan is None:
-            return None
-        return max(stage.predicted.get("peak_bytes", 0.0) for stage in self.plan.stages)
+        return None if self.plan is None else self.plan.peak_bytes
 
 
 def alternatives_text(found: Sequence[Alternative], chosen: float | None) -> str:

@@ -53,6 +53,7 @@ class Found:
     Attributes:
         method: that asked for it.
         seconds: predicted for one step.
+        peak_bytes: the most memory that a device needs.
         schedule: that was chosen.
         stages: what is foreseen of each, as `Module.predicted_stages` has it.
     """
@@ -61,7 +62,9 @@ class Found:
         self._module: Module | None = module
         self.count = count
         self.method = method
-        self.seconds: float = module.predicted()["step_seconds"]
+        predicted = module.predicted()
+        self.seconds: float = predicted["step_seconds"]
+        self.peak_bytes: float = predicted["peak_bytes"]
         self.schedule: str = module.chosen_schedule()
         self.stages: list[dict[str, float]] = module.predicted_stages()
 
@@ -225,7 +228,7 @@ class Candidates:
             found.schedule,
             found.seconds,
             len(found.stages),
-            max(stage.get("peak_bytes", 0.0) for stage in found.stages),
+            found.peak_bytes,
             exact=True,
             rematerialized_stages=sum(map(found.rematerializes, range(len(found.stages)))),
         )

@@ -1099,6 +1099,16 @@ class Plan:
         """How many devices a process must have: the highest device number plus one."""
         return 1 + max(device for mesh in self.meshes for device in mesh.devices)
 
+    @property
+    def peak_bytes(self) -> float | None:
+        """The most memory that a device needs for all stages of its mesh, as it was foreseen; None
+        if the plan does not say."""
+        held: dict[int, float] = {}
+        for stage in self.stages:
+            if "peak_bytes" in stage.predicted:
+                held[stage.mesh] = held.get(stage.mesh, 0.0) + stage.predicted["peak_bytes"]
+        return max(held.values(), default=None)
+
     def as_text(self, weights: int = 4) -> str:
         """A table of the stages, with the sharding of each stage's `weights` largest weights."""
         return plan_table(self, weights)

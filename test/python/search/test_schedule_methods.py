@@ -109,6 +109,8 @@ def test_the_default_finds_several_stages_on_a_mesh():
     )
     foreseen = alpa_mlir.simulate(found).step_seconds
     assert foreseen == pytest.approx(found.predicted["step_seconds"], rel=0.03)
+    assert [tried.peak_bytes for tried in found.tried] == [found.peak_bytes]
+    assert max(stage.predicted["peak_bytes"] for stage in found.stages) < found.peak_bytes
 
 
 @pytest.mark.parametrize("count", [2, 4])
