@@ -43,6 +43,41 @@ from alpa_mlir.trace.tracing import Traced
 Progress = Callable[[int, int, str], None]
 
 
+class StepModules:
+    """A traced step behind the passes that make it ready for searches, each run once for all
+    searches that want it.
+
+    Args:
+        annotated: its signature as the compiler wants it.
+    """
+
+    def __init__(self, traced: Traced, annotated: str) -> None:
+        self._traced = traced
+        self._annotated = annotated
+        self._imported: dict[str, Module] = {}
+        self._split: dict[tuple[str, str], Module | MicroBatchError] = {}
+
+    def get(self, import_passes: str, layer_passes: str) -> Module:
+        """The module, which is to be cloned before it is changed.
+
+        Raises:
+            MicroBatchError: so many micro-batches would give other results than the whole batch.
+        """
+        key = import_passes, layer_passes
+        if key not in self._split:
+            if import_passes not in self._imported:
+                module = Module(self._traced.text, self._traced.signature.name)
+                self._imported[import_passes] = module.annotate(self._annotated).run(import_passes)
+            try:
+                self._split[key] = self._imported[import_passes].clone().run(layer_passes)
+            except MicroBatchError as error:
+                self._split[key] = error
+        found = self._split[key]
+        if isinstance(found, MicroBatchError):
+            raise found
+        return found
+
+
 class Found:
     """A candidate that was searched in full.
 
@@ -89,7 +124,7 @@ class Candidates:
 
     Args:
         traced: the step.
-        annotated: its signature as the compiler wants it.
+        modules: of the step.
         method: its number of micro-batches does not matter here; of `"auto"` options that the
             candidates have in common (`padding`), the first choice.
         progress: called with (candidates tried, candidates known of, what is tried now).
@@ -107,7 +142,7 @@ class Candidates:
     def __init__(
         self,
         traced: Traced,
-        annotated: str,
+        modules: StepModules,
         cluster: Cluster,
         method: Method,
         progress: Progress | None = None,
@@ -118,8 +153,7 @@ class Candidates:
         self._padding = padding_passes(cluster, method.paddings[0])
         self._solved = "" if solved is None else str(solved)
         self._traced = traced
-        self._annotated = annotated
-        self._imported: Module | None = None
+        self._step = modules
         self._modules: dict[int, Module] = {}  # Of so many micro-batches, in layers.
         self._exact: dict[tuple[int, str, str], Found] = {}
         self._estimates: dict[tuple[int, str, str, Cluster, str], Tried] = {}
@@ -339,13 +373,9 @@ class Candidates:
                     fix=_count_fix(divisors),
                 )
         if count not in self._modules:
-            if self._imported is None:
-                module = Module(self._traced.text, self._traced.signature.name)
-                self._imported = module.annotate(self._annotated).run(
-                    self.method.import_passes(self.cluster)
-                )
+            read = self.method.import_passes(self.cluster)
             try:
-                split = self._imported.clone().run(self.method.layer_passes(count, self._padding))
+                split = self._step.get(read, self.method.layer_passes(count, self._padding))
             except MicroBatchError as error:
                 self.couplings[count] = MicroBatchError(
                     error.what, where=error.where, fix=error.fix or self._coupling_fix()
@@ -868,11 +898,12 @@ def find_plan(
             return found
     shown = progress_bar("planning", "candidate") if progress is True else progress or None
     solved = None if cache is None else cache.solved_folder()
+    modules = StepModules(traced, annotated)
     with contextlib.ExitStack() as opened:
 
         def candidates_of(variant: Method, drops_pins: bool) -> Candidates:
             return opened.enter_context(
-                Candidates(traced, annotated, cluster, variant, shown, solved, drops_pins)
+                Candidates(traced, modules, cluster, variant, shown, solved, drops_pins)
             )
 
         chosen, timed_out_solves = _best_variant(
