@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from alpa_mlir.methods.pipeshard import PipeshardParallel
     from alpa_mlir.methods.schedule import Schedule, ScheduleProblem
     from alpa_mlir.report.explanation import explain
+    from alpa_mlir.search.frontier import Frontier, FrontierPoint
     from alpa_mlir.session import (
         clear_executable_cache,
         get_global_cluster,
@@ -137,6 +138,7 @@ _HOME = {
         "alpa_mlir.methods.pipeshard": ("PipeshardParallel",),
         "alpa_mlir.methods.schedule": ("Schedule", "ScheduleProblem"),
         "alpa_mlir.report.explanation": ("explain",),
+        "alpa_mlir.search.frontier": ("Frontier", "FrontierPoint"),
         "alpa_mlir.session": (
             "clear_executable_cache",
             "get_global_cluster",
@@ -188,6 +190,8 @@ __all__ = [
     "DeletedArrayError",
     "DevicesError",
     "FollowParallel",
+    "Frontier",
+    "FrontierPoint",
     "InfeasiblePlanError",
     "LaunchedWorkers",
     "LoadedPlan",

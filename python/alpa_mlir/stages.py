@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import update_wrapper, wraps
+from functools import cache, update_wrapper, wraps
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,11 +22,12 @@ from alpa_runtime.plan.plan import Tried, tried_text
 from alpa_runtime.worker_group import Hosts
 
 from alpa_mlir import session
-from alpa_mlir.cluster import CLUSTER, ClusterLike, as_cluster
+from alpa_mlir.cluster import CLUSTER, Cluster, ClusterLike, as_cluster
 from alpa_mlir.compiler import Module, compiler_version
 from alpa_mlir.errors import MethodError, MicroBatchError
 from alpa_mlir.methods.automatic import AutoParallel
 from alpa_mlir.methods.method import Method
+from alpa_mlir.search.frontier import AXES, Axis, Frontier, find_frontier
 from alpa_mlir.search.planner import find_plan
 from alpa_mlir.trace import tracing
 from alpa_mlir.trace.layer_markers import SCOPE as BOUNDARY_SCOPE
@@ -158,6 +159,73 @@ class TracedStep:
             warnings.warn(_OTHER_ROWS, stacklevel=2)
         return PlannedStep(self.traced, plan, self.options).called()
 
+    def frontier(
+        self,
+        cluster: ClusterLike = None,
+        method: Method | None = None,
+        *,
+        over: Axis | Sequence[Axis] = AXES,
+        price: float | None = None,
+        tokens: int | None = None,
+        most_points: int = 8,
+        progress: bool | Progress = False,
+    ) -> Frontier:
+        """What a step takes with other memory of the devices, and on parts of the cluster.
+
+        Args:
+            cluster, method: as of `plan`; finalists are not measured.
+            over: `"memory"`, from the least that any plan fits in to where more buys nothing;
+                `"devices"`, on 1, 2, 4, .. devices of a host, hosts and racks up to all of them;
+                or both.
+            price: of a device for an hour, in any currency; costs are then in it.
+            tokens: of a step; by default counted in its batch, as the frontier says.
+            most_points: searches over memory end when so many plans are known.
+            progress: True for a bar, or a function of (searches done, searches known of, what is
+                tried now).
+
+        Raises:
+            ClusterFileError, MethodError, MicroBatchError, UnsupportedOpError,
+            InfeasiblePlanError: by the cause; the last one where no part of the cluster has a plan,
+                however much memory there is.
+
+        Example:
+            >>> found = train_step.trace(state, batch).frontier(price=2.5)     # doctest: +SKIP
+            >>> [(p.num_devices, p.step_seconds) for p in found.devices]       # doctest: +SKIP
+            [(8, 2.4), (16, 1.3), (32, 0.9)]
+        """
+        where = "TracedStep.frontier"
+        check_type(where, "cluster", cluster, CLUSTER)
+        check_type(where, "method", method, Method, None)
+        check_type(where, "progress", progress, FLAG, FUNCTION)
+        axes: tuple[Any, ...] = (over,) if isinstance(over, str) else tuple(over)
+        if not axes or not set(axes) <= set(AXES):
+            raise MethodError(
+                f"over {over!r}", where=where, fix=f"use {' or '.join(map(repr, AXES))}, or both"
+            )
+        for name, value in (("price", price), ("tokens", tokens), ("most_points", most_points)):
+            given: Any = value
+            if given is not None and not (_is_number(given) and 0 < given < float("inf")):
+                raise MethodError(f"{name} {given!r}", where=where, fix="use a positive number")
+        described = as_cluster(self.cluster if cluster is None else cluster)
+        base = self.method if method is None else method
+        if self.options.micro_batch_semantics is not None:
+            base = replace(base, micro_batch_semantics=self.options.micro_batch_semantics)
+        marked = cache(lambda: _marked_layers(self.traced))
+
+        def settle(part: Cluster) -> Method:
+            return base.settled(part, marked).of_rounds(self.traced.rounds)
+
+        return find_frontier(
+            self.traced,
+            described,
+            settle,
+            over=axes,
+            price=price,
+            tokens=tokens,
+            most_points=most_points,
+            progress=progress,
+        )
+
     def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:
         """Take a plan that was made before, if it is for this step.
 
@@ -257,6 +325,10 @@ class PlannedStep:
         if default is not hosts:
             session.close_at_shutdown(loaded)
         return step
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _OTHER_ROWS = (

@@ -198,6 +198,7 @@ public:
       addNumbers(stage.getPredicted(), numbers);
       numbers["layers"] = double(stage.getEndLayer() - stage.getFirstLayer());
       numbers["devices"] = double(stage.getMesh().getDevices().size());
+      numbers["first_device"] = double(stage.getMesh().getDevices().front());
       auto why = stage.getSolver().getAs<mlir::DictionaryAttr>("explanation");
       if (why)
         addNumbers(why, numbers);

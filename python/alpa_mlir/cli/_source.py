@@ -135,10 +135,23 @@ def plan_source(options: argparse.Namespace) -> Source:
         from alpa_runtime.plan import Plan
 
         return Source(name, Plan.load(name))
+    traced, entry = trace_source(options)
+    with here(options, traced.cluster):
+        planned = interruptible(lambda: traced.plan(progress=shown(options)))
+    return Source(name, planned.plan, traced, planned, entry)
+
+
+def trace_source(options: argparse.Namespace) -> tuple[TracedStep, EntryPoint | None]:
+    """Trace the step, with the cluster and the method that were asked for.
+
+    Raises:
+        AlpaError: by the cause.
+    """
+    name: str = options.source
     use_devices(options)
     cluster = None if options.cluster is None else cluster_of(options.cluster)
     if name.endswith(FILES):
-        return _plan_file(options, cluster)
+        return _read_file(options, cluster), None
     _refuse_file_options(options)
     from alpa_mlir.api import ParallelFunction
     from alpa_mlir.cli._entry_points import load_entry
@@ -152,14 +165,11 @@ def plan_source(options: argparse.Namespace) -> Source:
         replace(given.options, cache=False) if options.no_cache else given.options,
     )
     entry = replace(entry, function=function)
-    with _here(options, function.cluster):
-        traced = function.trace(*entry.arguments)
-        planned = interruptible(lambda: traced.plan(progress=shown(options)))
-    return Source(name, planned.plan, traced, planned, entry)
+    return function.trace(*entry.arguments), entry
 
 
 @contextlib.contextmanager
-def _here(options: argparse.Namespace, cluster: ClusterLike) -> Generator[None, None, None]:
+def here(options: argparse.Namespace, cluster: ClusterLike) -> Generator[None, None, None]:
     """Say that planning without a cluster is for this process, which few want."""
     if cluster is not None:
         yield
@@ -178,7 +188,7 @@ def is_code(name: str) -> bool:
     return not Path(name).is_dir() and (name.endswith((".py", *FILES)) or ":" in name)
 
 
-def _plan_file(options: argparse.Namespace, cluster: Cluster | None) -> Source:
+def _read_file(options: argparse.Namespace, cluster: Cluster | None) -> TracedStep:
     from alpa_mlir.stablehlo_file import read_stablehlo
     from alpa_mlir.stages import Options
 
@@ -194,10 +204,7 @@ def _plan_file(options: argparse.Namespace, cluster: Cluster | None) -> Source:
         method=method_of(options, None),
         options=Options(cache=not options.no_cache),
     )
-    step = replace(step, cluster=cluster)
-    with _here(options, cluster):
-        planned = interruptible(lambda: step.plan(progress=shown(options)))
-    return Source(name, planned.plan, step, planned)
+    return replace(step, cluster=cluster)
 
 
 def _refuse_file_options(options: argparse.Namespace) -> None:

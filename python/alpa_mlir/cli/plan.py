@@ -7,14 +7,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from alpa_mlir.cli._command import Answer, new_folder, reserved
-from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_source
+from alpa_mlir.cli._command import (
+    Answer,
+    count,
+    interruptible,
+    new_file,
+    new_folder,
+    positive,
+    progress,
+    reserved,
+)
+from alpa_mlir.cli._source import SOURCE, Source, add_source, here, plan_source, trace_source
 from alpa_mlir.errors import EntryPointError
 
 DESCRIPTION = (
     "Finds the best plan for a step on a cluster: pipeline stages, the devices of each, how every "
     "tensor is split, micro-batches and schedule. Prints it, and writes it with -o; a saved plan "
-    "runs without the compiler and the model's code."
+    "runs without the compiler and the model's code. With --frontier: what a step takes with other "
+    "memory and on other numbers of devices, and what it costs."
 )
 EXAMPLES = """\
   alpa-mlir plan train.py:entry --cluster dgx-a100 -o my_plan
@@ -23,13 +33,46 @@ EXAMPLES = """\
   alpa-mlir plan train.py:entry --cluster dgx-a100 --method shard --shardings zero-2 --json
   alpa-mlir plan train.py:entry --cluster cluster.yaml --method pipeshard --submeshes 1x4,1x4
   alpa-mlir plan model.mlir --cluster dgx-a100 --batch-arguments 5 -o my_plan
+  alpa-mlir plan train.py:entry --cluster p5.48xlarge:16 --frontier --price 4 --picture costs.svg
 """
+# Options of --frontier, and the arguments of `TracedStep.frontier` that they set.
+_OF_FRONTIER = ("over", "price", "tokens", "picture")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, "an entry point (module:function, path/file.py:function), or a .mlir file")
     parser.add_argument(
         "-o", "--output", type=new_folder, metavar="FOLDER", help="where to write the plan"
+    )
+    group = parser.add_argument_group(
+        "frontier", "many plans, of which only the predictions are shown (docs/frontier.md)"
+    )
+    group.add_argument(
+        "--frontier",
+        action="store_true",
+        help="show what a step takes with other memory of the devices, and on parts of the cluster",
+    )
+    group.add_argument(
+        "--over",
+        choices=("memory", "devices"),
+        help="look at one of these alone",
+    )
+    group.add_argument(
+        "--price",
+        type=positive,
+        metavar="PRICE",
+        help="of a device for an hour: also show what a step costs, and 10^9 tokens or 10^6 "
+        "examples",
+    )
+    group.add_argument(
+        "--tokens",
+        type=count,
+        metavar="N",
+        help="tokens of a step (default: the elements of the largest batch of integers with two "
+        "dimensions)",
+    )
+    group.add_argument(
+        "--picture", type=new_file, metavar="FILE.svg", help="also draw the frontier"
     )
 
 
@@ -38,6 +81,11 @@ def run(options: argparse.Namespace) -> Answer:
         raise EntryPointError(
             "a folder is no step", where=options.source, fix=f"give {SOURCE.partition(', ')[2]}"
         )
+    if options.frontier:
+        return _frontier(options)
+    for name in _OF_FRONTIER:
+        if getattr(options, name) is not None:
+            options.error(f"--{name} goes with --frontier")
     with reserved(options.output):
         source = plan_source(options)
         text = source.as_text()
@@ -46,6 +94,27 @@ def run(options: argparse.Namespace) -> Answer:
             source.plan.save(options.output)
             text += f"\nwrote {options.output}"
             fields["output"] = str(options.output)
+    return Answer(text, fields)
+
+
+def _frontier(options: argparse.Namespace) -> Answer:
+    if options.output is not None:
+        options.error("--frontier is many plans, of which -o would write none; leave -o out")
+    if options.picture is not None and options.picture.suffix != ".svg":
+        options.error(f"--picture {options.picture} is no .svg file")
+    traced, _ = trace_source(options)
+    wanted = {name: getattr(options, name) for name in ("over", "price", "tokens")}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    bar = progress(options, "frontier", "search")
+    with here(options, traced.cluster):
+        found = interruptible(lambda: traced.frontier(**given, progress=bar or False))
+    text, fields = found.as_text(), found.to_fields()
+    if options.picture is not None:
+        from alpa_mlir.report.frontier_picture import frontier_svg
+
+        options.picture.write_text(frontier_svg(found), encoding="utf-8")
+        text += f"\nwrote {options.picture}"
+        fields["picture"] = str(options.picture)
     return Answer(text, fields)
 
 

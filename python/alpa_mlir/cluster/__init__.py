@@ -208,6 +208,58 @@ class Cluster:
         fields["hosts"][group]["count"] = count
         return Cluster.from_dict(fields)
 
+    def with_memory(self, least_bytes: int) -> Cluster:
+        """The cluster with other memory of its devices: so much of those that have the least, and
+        as many times more or less of all others.
+
+        Example:
+            >>> Cluster.load("dgx-h100").with_memory(2**36).device_memory_bytes[0] == 2**36
+            True
+        """
+        fields, least = self._fields, self.least_memory_bytes
+        for kind in fields["device_types"].values():
+            kind["memory_bytes"] = max(1, int(kind["memory_bytes"]) * least_bytes // least)
+        return Cluster.from_dict(fields)
+
+    def parts(self) -> tuple[Cluster, ...]:
+        """The first devices of the first host, 1, 2, 4, .., the first hosts, 1, 2, 4, .., and the
+        first racks; the whole cluster comes last. A part of a host has its part of the host's
+        adapters and memory.
+
+        Example:
+            >>> [part.num_devices for part in Cluster.load("dgx-h100:3").parts()]
+            [1, 2, 4, 8, 16, 24]
+        """
+        hosts = len(self.devices_per_host)
+        rack = min(hosts, int(self._fields.get("racks", {}).get("hosts", hosts)))
+        counts = [*_doubled(1, rack), *_doubled(rack, hosts)]
+        return (
+            *map(self._of_one_host, _doubled(1, self.devices_per_host[0])),
+            *map(self._of_hosts, counts),
+            self,
+        )
+
+    def _of_hosts(self, count: int) -> Cluster:
+        fields = self._fields
+        left, groups = count, list[dict[str, Any]]()
+        for group in fields["hosts"]:
+            if left > 0:
+                groups.append({**group, "count": min(left, int(group["count"]))})
+                left -= groups[-1]["count"]
+        fields["hosts"] = groups
+        return Cluster.from_dict(fields)
+
+    def _of_one_host(self, devices: int) -> Cluster:
+        fields = self._fields
+        group: dict[str, Any] = {**fields["hosts"][0], "count": 1, "devices": devices}
+        part = devices / int(fields["hosts"][0]["devices"])
+        group["nics"] = max(1, int(int(group.get("nics", 1)) * part))
+        if "host_memory" in group:
+            memory: dict[str, Any] = group["host_memory"]
+            group["host_memory"] = {**memory, "bytes": max(1, int(memory["bytes"] * part))}
+        fields["hosts"] = [group]
+        return Cluster.from_dict(fields)
+
     @property
     def _fields(self) -> dict[str, Any]:
         return json.loads(self.text)
@@ -219,6 +271,15 @@ class Cluster:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the description to a file."""
         Path(path).write_text(self.text)
+
+
+def _doubled(first: int, end: int) -> list[int]:
+    """`first`, twice that, .., below `end`."""
+    counts: list[int] = []
+    while first < end:
+        counts.append(first)
+        first *= 2
+    return counts
 
 
 def device_memory_bytes() -> int:

@@ -11,7 +11,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, prod
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ class Found:
     Args:
         module: with the stages that were chosen.
         count: of micro-batches.
+        is_exported: whether its plan may be asked for.
 
     Attributes:
         method: that asked for it.
@@ -93,8 +94,10 @@ class Found:
         stages: what is foreseen of each, as `Module.predicted_stages` has it.
     """
 
-    def __init__(self, module: Module, count: int, method: Method) -> None:
-        self._module: Module | None = module
+    def __init__(
+        self, module: Module, count: int, method: Method, *, is_exported: bool = True
+    ) -> None:
+        self._module: Module | None = module if is_exported else None
         self.count = count
         self.method = method
         predicted = module.predicted()
@@ -119,6 +122,40 @@ class Found:
         return self.stages[stage].get("rematerialized_layers", 0.0) > 0
 
 
+@dataclass
+class KnownSearches:
+    """What searches of a step found on clusters that differ in their devices' memory alone.
+
+    A plan that was found where there is more memory, and fits, is the answer where there is less;
+    what has no plan has none there either; and none is faster.
+    """
+
+    _rows: dict[tuple[str, ...], list[tuple[int, float, Any]]] = field(
+        default_factory=dict[tuple[str, ...], list[tuple[int, float, Any]]]
+    )
+
+    def put(self, key: tuple[str, ...], memory_bytes: int, peak_bytes: float, found: Any) -> None:
+        """Keep what a search found.
+
+        Args:
+            key: what was asked.
+            memory_bytes: that plans could use, of the device with the least.
+            peak_bytes: that the plan uses; 0 if there is none.
+        """
+        self._rows.setdefault(key, []).append((memory_bytes, peak_bytes, found))
+
+    def find(self, key: tuple[str, ...], memory_bytes: int) -> Any:
+        """What is the answer with so much memory, or None."""
+        for limit, peak, found in self._rows.get(key, ()):
+            if peak <= memory_bytes <= limit:
+                return found
+        return None
+
+    def with_more(self, key: tuple[str, ...], memory_bytes: int) -> list[Any]:
+        """What was found with as much memory or more."""
+        return [found for limit, _, found in self._rows.get(key, ()) if limit >= memory_bytes]
+
+
 class Candidates:
     """What is known of each candidate; a context, because the search reads a file.
 
@@ -130,6 +167,11 @@ class Candidates:
         progress: called with (candidates tried, candidates known of, what is tried now).
         solved: a folder in which solved stages are kept, or None.
         drops_pins: whether the step's sharding constraints do not count.
+        known: what was found with other memory, to which this adds.
+        start: the number of micro-batches to begin with; 0 for one that suits the devices.
+        only_predicts: whether predictions are all that is wanted: no programs, nor searches for
+            why there are none.
+        is_coarse: whether plans are only searched as far as ranks candidates.
 
     Attributes:
         batch_size: examples of a step.
@@ -148,8 +190,18 @@ class Candidates:
         progress: Progress | None = None,
         solved: Path | None = None,
         drops_pins: bool = False,
+        *,
+        known: KnownSearches | None = None,
+        start: int = 0,
+        only_predicts: bool = False,
+        is_coarse: bool = False,
     ) -> None:
         self._drops_pins = drops_pins
+        self._known = KnownSearches() if known is None else known
+        self.only_predicts = only_predicts
+        self._is_coarse = is_coarse
+        self._memory_bytes = int(cluster.least_memory_bytes * method.memory_fraction)
+        self.start = start
         self._padding = padding_passes(cluster, method.paddings[0])
         self._solved = "" if solved is None else str(solved)
         self._traced = traced
@@ -213,13 +265,58 @@ class Candidates:
         cluster = cluster or self.cluster
         key = (*_key(count, method), cluster, dtype)
         if key not in self._estimates:
-            self.say(self.label(count, method))
-            tried = self._estimate(count, method, cluster, dtype)
-            self._done += 1
+            is_own = cluster is self.cluster and not dtype
+            tried = self._own_estimate(count, method) if is_own else None
+            if tried is None:
+                self.say(self.label(count, method))
+                tried = self._estimate(count, method, cluster, dtype)
+                self._done += 1
+                if is_own and count not in self.couplings:
+                    question = self._question(count, method, coarse=True)
+                    self._known.put(question, self._memory_bytes, tried.peak_bytes, tried)
             self._estimates[key] = tried
-            if cluster is self.cluster and not dtype:
+            if is_own:
                 self._tried.setdefault(_key(count, method), tried)
         return self._estimates[key]
+
+    def _own_estimate(self, count: int, method: Method) -> Tried | None:
+        """What is known from elsewhere."""
+        question = self._question(count, method, coarse=True)
+        tried: Tried | None = self._known.find(question, self._memory_bytes)
+        if tried is not None and tried.seconds is None:
+            self._misfits.append((count, method))
+        return tried
+
+    def _found_question(self, count: int, method: Method) -> tuple[str, ...]:
+        """The question of `in_full`, whose answer says more than that of `estimate`."""
+        return "found", *self._question(count, method, coarse=self._is_coarse)
+
+    def least_seconds(self, count: int, method: Method, *, in_full: bool) -> float:
+        """What no plan is faster than, as far as searches with more memory say."""
+        question = (
+            self._found_question(count, method)
+            if in_full
+            else self._question(count, method, coarse=True)
+        )
+        known = self._known.with_more(question, self._memory_bytes)
+        seconds = (None if isinstance(x, InfeasiblePlanError) else x.seconds for x in known)
+        return max((inf if each is None else each for each in seconds), default=0.0)
+
+    def _question(self, count: int, method: Method, *, coarse: bool) -> tuple[str, ...]:
+        """All that decides the answer of a search, but the cluster."""
+        searched = method.search_passes(
+            self.cluster, "", count, coarse=coarse, why=False, drops_pins=self._drops_pins
+        )
+        read = self.method.import_passes(self.cluster)
+        return read, self.method.layer_passes(count, self._padding), searched
+
+    def splits(self, count: int) -> bool:
+        """Whether so many micro-batches give the results of the whole batch."""
+        try:
+            self._module(count)
+        except MicroBatchError:
+            return False
+        return True
 
     def padded(self, count: int) -> list[str]:
         """Sizes of dimensions that are made longer, `"25 to 32"`.
@@ -244,18 +341,26 @@ class Candidates:
         if key in self._exact:
             return self._exact[key]
         remat = remat_text(method)
-        self.say(f"planning {self.label(count, method)}")
+        question = self._found_question(count, method)
+        found: Found | InfeasiblePlanError | None = self._known.find(question, self._memory_bytes)
         try:
-            module = self._module(count).clone()
-            self._search(module, count, method)
+            if isinstance(found, InfeasiblePlanError):
+                raise found
+            if found is None:
+                self.say(f"planning {self.label(count, method)}")
+                module = self._module(count).clone()
+                self._search(module, count, method, coarse=self._is_coarse)
+                found = Found(module, count, method, is_exported=not self.only_predicts)
+                if self.only_predicts:
+                    self._known.put(question, self._memory_bytes, found.peak_bytes, found)
         except (InfeasiblePlanError, MicroBatchError) as error:
             self._tried[key] = Tried(
                 count, remat, method.schedule_name, None, exact=True, reason=error.what
             )
             if isinstance(error, InfeasiblePlanError):
                 self._misfits.append((count, method))
+                self._known.put(question, self._memory_bytes, 0.0, error)
             raise
-        found = Found(module, count, method)
         self._tried[key] = Tried(
             count,
             remat,
@@ -298,11 +403,12 @@ class Candidates:
         if not self._misfits:
             return None
         count, method = self._misfits[-1]
-        self.say(f"why {self.label(count, method)} have no plan")
-        try:
-            self._search(self._module(count).clone(), count, method, coarse=True, why=True)
-        except InfeasiblePlanError as error:
-            return error
+        if not self.only_predicts:
+            self.say(f"why {self.label(count, method)} have no plan")
+            try:
+                self._search(self._module(count).clone(), count, method, coarse=True, why=True)
+            except InfeasiblePlanError as error:
+                return error
         return InfeasiblePlanError("no plan fits into memory", where=self.label(count, method))
 
     def _search(
@@ -343,6 +449,10 @@ class Candidates:
         except (MicroBatchError, PrecisionError) as error:
             return Tried(count, remat, method.schedule_name, None, reason=str(error))
         found = module.predicted()
+        if self._is_coarse and cluster is self.cluster and not dtype:
+            plan = Found(module, count, method, is_exported=False)
+            question = self._found_question(count, method)
+            self._known.put(question, self._memory_bytes, plan.peak_bytes, plan)
         return Tried(
             count,
             remat,
@@ -554,10 +664,12 @@ class Planner:
             return False
 
     def start(self) -> int:
-        """The given count that is nearest to a micro-batch of one example for each device of a
-        host: few enough to keep devices busy, many enough for a pipeline."""
+        """The given count that is nearest to what the candidates say, or else to a micro-batch of
+        one example for each device of a host: few enough to keep devices busy, many enough for a
+        pipeline."""
         devices = max(self.candidates.cluster.devices_per_host)
-        return nearest(self.counts, self.candidates.batch_size / devices)
+        wanted = self.candidates.start or self.candidates.batch_size / devices
+        return nearest(self.counts, wanted)
 
     def _only(self, count: int) -> Found:
         try:
@@ -568,12 +680,39 @@ class Planner:
     def _search(self) -> Found:
         """The best of several numbers of micro-batches."""
         counts = self._exact_counts()
-        best = climb(counts, nearest(counts, self.start()), lambda n: self._worth(n, self.method))
+        start = nearest(counts, self.start())
+        if self.candidates.only_predicts:
+            start = self._first_with_plan(counts, start)
+        best = climb(counts, start, lambda n: self._worth(n, self.method))
         if counts[0] == 1 and len(counts) > 1:  # Many micro-batches may hide a valley at one.
             self._worth(1, self.method)
         if best is None and not self._ranked():
             raise self.candidates.why_not() or self._no_count()
         return self._plan_best()
+
+    def _first_with_plan(self, counts: Sequence[int], start: int) -> int:
+        """The first count from `start` on that has a plan. Searches close to what fits take
+        longest, so that it is looked for by halving, as if more micro-batches always needed less.
+
+        Raises:
+            InfeasiblePlanError: the most have none either.
+        """
+
+        def has_plan(count: int) -> bool:
+            return self._worth(count, self.method) < inf
+
+        if has_plan(start) or start in self.candidates.couplings:
+            return start
+        ladder = [n for n in _ladder(counts, start) if n > start]
+        if not ladder or not has_plan(ladder[-1]):
+            raise self.candidates.why_not() or self._no_count()
+        return _least(ladder[:-1], ladder[-1], has_plan)
+
+    def cannot_beat(self, seconds: float) -> bool:
+        """Whether it is known, from searches with more memory, that no plan takes less."""
+        if len(self.counts) != 1:
+            return False
+        return self.candidates.least_seconds(self.counts[0], self.method, in_full=True) >= seconds
 
     def _exact_counts(self) -> tuple[int, ...]:
         """The counts, if several micro-batches give the results of the whole batch; else one. What
@@ -581,12 +720,17 @@ class Planner:
         several = [n for n in self.counts if n > 1]
         if several and 1 in self.counts:
             for count in (nearest(several, self.start()), several[0]):
-                if self._worth(count, self.method) < inf or count not in self.candidates.couplings:
+                if not self.candidates.only_predicts:
+                    self._worth(count, self.method)  # A candidate in any case.
+                if self.candidates.splits(count):
                     return self.counts
             return (1,)
         return self.counts
 
     def _worth(self, count: int, method: Method) -> float:
+        least = self.candidates.least_seconds(count, method, in_full=False)
+        if inf > least >= min(map(_seconds, self.candidates.tried), default=inf):
+            return least
         return _seconds(self.candidates.estimate(count, method))
 
     def _ranked(self) -> list[tuple[int, float]]:
@@ -888,7 +1032,7 @@ def find_plan(
         _warn_of_placements(placed, why)
     # A function as a schedule does not say whether it is the one of another day.
     cache = PlanCache(kept_in) if kept_in and isinstance(method.schedule, str) else None
-    annotated = _signature_json(traced, method)
+    annotated = signature_json(traced, method)
     name = ""
     if cache is not None:
         devices = autotune.devices_text() if method.finalists else ""
@@ -953,15 +1097,45 @@ def _warn_of_placements(count: int, why: str) -> None:
     )
 
 
+def search_best(
+    traced: Traced,
+    method: Method,
+    cluster: Cluster,
+    candidates_of: Callable[[Method, bool], Candidates],
+) -> Chosen:
+    """The best of a step's candidates, of which only predictions are wanted.
+
+    Args:
+        method: settled for the cluster.
+        candidates_of: makes those of a variant of the method, opened, with or without the step's
+            sharding constraints.
+
+    Raises:
+        InfeasiblePlanError, MicroBatchError: there is none.
+    """
+    chosen, _ = _best_variant(
+        method,
+        cluster,
+        candidates_of,
+        has_constraints=_has_constraints(traced, method),
+        explains=False,
+    )
+    return chosen
+
+
 def _best_variant(
     method: Method,
     cluster: Cluster,
     candidates_of: Callable[[Method, bool], Candidates],
     *,
     has_constraints: bool,
+    explains: bool = True,
 ) -> tuple[Chosen, int]:
     """The best of the method's variants that are worth a search, and how many solves the clock
     ended.
+
+    Args:
+        explains: whether an error is to say what would fit, which takes searches.
 
     Raises:
         InfeasiblePlanError: none fits.
@@ -973,6 +1147,8 @@ def _best_variant(
 
     def consider(planner: Planner) -> InfeasiblePlanError | None:
         nonlocal chosen, timed_out_solves
+        if chosen is not None and planner.cannot_beat(chosen.found.seconds):
+            return None
         try:
             found = planner.run()
         except InfeasiblePlanError as error:
@@ -989,7 +1165,7 @@ def _best_variant(
         if error is not None:  # The user is told of what does not depend on padding.
             misfit = planner, error
         for variant in others:
-            if chosen is not None and not _repeats_products(chosen):
+            if (chosen is None and not explains) or (chosen and not _repeats_products(chosen)):
                 break
             planner = Planner(candidates_of(variant, drops_pins))
             if planner.pads(chosen):
@@ -1020,7 +1196,7 @@ def _best_variant(
         if chosen is not None:
             return chosen, timed_out_solves
     assert misfit is not None
-    raise explain_infeasibility(*misfit) from None
+    raise explain_infeasibility(*misfit) if explains else misfit[1] from None
 
 
 def _also(chosen: Chosen, **options: Any) -> Method:
@@ -1096,7 +1272,7 @@ def _has_constraints(traced: Traced, method: Method) -> bool:
     return any(int(size) > 1 for mesh in meshes for size in re.findall(r"=(\d+)", mesh))
 
 
-def _signature_json(traced: Traced, method: Method) -> str:
+def signature_json(traced: Traced, method: Method) -> str:
     """The signature with the shardings that the method's user has decided."""
     fields: dict[str, Any] = json.loads(traced.signature.to_json())
     # An input of the compiler's own comes last, and has no pin.

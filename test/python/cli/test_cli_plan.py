@@ -353,3 +353,37 @@ def test_an_unknown_cluster_is_named(files, capsys):
     assert error["fix"] == "did you mean p3.16xlarge?"
     error = failure(["plan", f"{files}/model.py", "--cluster", files / "none.yaml"], capsys)
     assert "No such file" in error["what"]
+
+
+def test_a_frontier_is_printed_and_drawn(files, tmp_path, capsys):
+    source, picture = f"{files}/model.py:entry", tmp_path / "frontier.svg"
+    command = ["plan", source, "--cluster", "cpu-test", "--frontier", "--over", "devices", "-q"]
+    command += ["--method", "shard"]
+    assert cli.main([*command, "--price", "2", "--picture", str(picture), "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    assert [p["num_devices"] for p in fields["devices"]] == [1, 2, 4, 8]
+    assert fields["devices"][0]["step_cost"] > 0
+    assert (fields["tokens"], fields["unit"]) == (None, "1M examples")
+    assert picture.read_text().startswith("<svg ")
+    assert cli.main(command) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("frontier of step on cpu-test; a step has 8 examples\n")
+    assert "cost" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--price", "1"], "--price goes with --frontier"),
+        (["--frontier", "--price", "-1"], "-1 is not a positive number"),
+        (["--frontier", "--price", "dear"], "'dear' is no number"),
+        (["--frontier", "-o", "plans"], "--frontier is many plans, of which -o would write none"),
+        (["--frontier", "--picture", "x.png"], "--picture x.png is no .svg file"),
+        (["--frontier", "--over", "time"], "invalid choice: 'time'"),
+    ],
+)
+def test_what_frontiers_do_not_take(words, text, files, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["plan", f"{files}/model.py:entry", *words])
+    assert text in capsys.readouterr().err
