@@ -284,6 +284,8 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
                "0-3,3-4">,
     Option<"meshAxes", "mesh-axes", "unsigned", /*default=*/"2",
            "Axes of the mesh views that are tried where mesh-shapes does not say: 2 or 3">,
+    Option<"maxDevices", "max-devices", "unsigned", /*default=*/"0",
+           "Devices that a plan may take; the others stay idle. 0 for all">,
     Option<"memoryFraction", "memory-fraction", "double", /*default=*/"0.9",
            "Part of a device's memory that a plan may use">,
     Option<"epsilon", "epsilon", "double", /*default=*/"1e-6",

@@ -105,6 +105,8 @@ void makeProblem(RandomProblem &r, std::mt19937 &rng, const Hosts &hosts) {
     };
   }
   p.usesAllDevices = uniform(0, 3) == 0;
+  if (!p.usesAllDevices && uniform(0, 2) == 0)
+    p.mostDevices = uniform(1, int(p.numDevices()));
   if (uniform(0, 2) == 0)
     p.weightPart = [](unsigned lo, unsigned hi, unsigned m) { return (lo + hi + m) % 5 * 0.1; };
   p.leastHeld = uniform(0, 3) ? 1 : 3;
@@ -126,7 +128,7 @@ void forEachPlan(const StageDpProblem &p, std::vector<PlannedStage> &stages,
   if (left < 0)
     return;
   if (lo == p.numLayers) {
-    if ((!p.usesAllDevices || left == 0) && stagePlanFits(p, stages))
+    if ((!p.usesAllDevices || left == 0) && left >= p.numReserved() && stagePlanFits(p, stages))
       visit();
     return;
   }

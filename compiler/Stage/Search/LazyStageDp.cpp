@@ -311,7 +311,7 @@ llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
   if (best.schedule)
     problem.schedule = best.searched;
   problem.allows = space.rules.back();
-  if (best.schedule && !problem.manual && !problem.usesAllDevices)
+  if (best.schedule && !problem.manual && !problem.usesAllDevices && problem.numReserved() == 0)
     if (llvm::Error error = tryAllDevices(best))
       return std::move(error);
   return best;

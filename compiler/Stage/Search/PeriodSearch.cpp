@@ -5,7 +5,6 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <cmath>
-#include <numeric>
 
 using namespace alpa;
 using namespace alpa::stage;
@@ -16,9 +15,7 @@ using namespace alpa::stage;
 
 StageTable::StageTable(const StageDpProblem &problem)
     : problem(problem), numLayers(problem.numLayers), numSubmeshes(problem.submeshes.size()) {
-  int64_t most = problem.manual ? numSubmeshes
-                                : std::accumulate(problem.hostDevices.begin(),
-                                                  problem.hostDevices.end(), int64_t(0));
+  int64_t most = problem.manual ? numSubmeshes : problem.numUsable();
   mostStages = unsigned(std::min<int64_t>(numLayers, most));
   for (unsigned s = 0; s <= mostStages; ++s) {
     flights.push_back(s == 0 ? 0 : problem.inFlight(s));
@@ -88,8 +85,7 @@ static constexpr double kLonger = 1.02;
 RestBounds::RestBounds(const StageTable &table) : table(table) {
   const StageDpProblem &problem = table.problem;
   if (!problem.manual)
-    numDevices =
-        std::accumulate(problem.hostDevices.begin(), problem.hostDevices.end(), int64_t(0));
+    numDevices = problem.numUsable();
   unit = std::max<int64_t>(1, (numDevices + kMostUnits - 1) / kMostUnits);
   numUnits = numDevices / unit;
   // Memory rises with the stages after: few tables for few, more apart for many.
@@ -237,7 +233,8 @@ PeriodSearch::PeriodSearch(const StageTable &table)
                  : DeviceStates(groupHosts(table.problem.hostDevices, table.problem.hostKinds,
                                            table.problem.hostRacks),
                                 table.problem.submeshes, table.problem.usesAllDevices)),
-      bounds(table), firstFree(table.mostStages + 1) {
+      bounds(table), firstFree(table.mostStages + 1),
+      reserved(table.problem.manual ? 0 : table.problem.numReserved()) {
   for (unsigned s = table.mostStages; s > 0 && !table.waits(s); --s)
     firstFree = s;
   stagesMatter = table.held(1) != table.held(table.mostStages);
@@ -249,7 +246,7 @@ PeriodSearch::PeriodSearch(const StageTable &table)
 
 double PeriodSearch::leastSum() {
   bounds.setPeriod(kInfinity);
-  return bounds.at(table.numLayers, states.freeDevices(states.start()), 0);
+  return bounds.at(table.numLayers, freeDevices(states.start()), 0);
 }
 
 void PeriodSearch::prepareStages() {
@@ -301,7 +298,7 @@ std::vector<PlannedStage> PeriodSearch::solve(double bound, double limit) {
   for (auto &list : closed)
     list.clear();
   labels.push_back({0, -kInfinity, table.numLayers, 0, states.start(), 0, 0, kNone,
-                    states.freeDevices(states.start())});
+                    freeDevices(states.start())});
   extend(0, limit);
   while (!open.empty()) {
     std::pop_heap(open.begin(), open.end());
@@ -343,9 +340,8 @@ void PeriodSearch::extend(unsigned index, double limit) {
       continue;
     double sum = after.sum + sending + option->seconds * table.partOfSum(lo, hi, m);
     for (unsigned state : states.after(after.state, m))
-      if (lo > 0 || states.isEnd(state))
-        push({sum, wait, lo, m, state, stages, option->choice, index, states.freeDevices(state)},
-             limit);
+      if (freeDevices(state) >= 0 && (lo > 0 || states.isEnd(state)))
+        push({sum, wait, lo, m, state, stages, option->choice, index, freeDevices(state)}, limit);
   }
 }
 

@@ -159,6 +159,7 @@ private:
     }
   };
 
+  int64_t freeDevices(unsigned state) const { return states.freeDevices(state) - reserved; }
   void prepareStages();
   void prepareSends();
   void extend(unsigned index, double limit);
@@ -178,6 +179,7 @@ private:
   bool stagesMatter = false; // More stages can need more memory.
   bool waitsEvenly = true;   // A stage more always means as many micro-batches more.
   unsigned firstFree = 0;    // From so many stages on nothing waits.
+  int64_t reserved = 0;      // Devices that have to stay idle.
 
   double period = 0;
   /// By the layer after the last: stages that can be part of a plan.

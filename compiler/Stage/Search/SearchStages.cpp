@@ -565,6 +565,9 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
     return fail("offload must be none or activations, got '" + offload + "'");
   if (rematKeeps != "given" && rematKeeps != "auto")
     return fail("remat-keeps must be given or auto, got '" + rematKeeps + "'");
+  if (maxDevices && (pipeline != "auto" || !submeshes.empty()))
+    return fail("max-devices needs pipeline auto and no submeshes: others say which devices a plan "
+                "takes");
   if (submeshes.empty() && (!meshShapes.empty() || !layerRanges.empty()))
     return fail("mesh-shapes and layer-ranges need submeshes");
   return llvm::Error::success();
@@ -891,6 +894,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   StageSearchSpace tried;
   if (llvm::Error error = readSchedules(tried))
     return error;
+  if (maxDevices && !virtualTried.schedules.empty())
+    return fail("max-devices with several stages on each mesh, which take all devices");
   llvm::Expected<StepLayers> layers = readLayers(main);
   if (!layers)
     return fail(layers.takeError());
@@ -951,6 +956,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   problem.epsilonSeconds = epsilon;
   problem.epsilonPart = gap / 4;
   problem.usesAllDevices = pipeline != "auto"; // As the methods of that name do.
+  if (maxDevices)
+    problem.mostDevices = maxDevices;
   problem.manual = setup.space.manual;
   problem.manualLayers = setup.space.layerRanges;
 
@@ -983,7 +990,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (!best)
     return best.takeError();
   if (schedule == "auto" && pipeline == "auto" && !options.allDiffer && !setup.space.manual &&
-      !hasBarrier(main) && (*best)->fits() && (*best)->found.plan.stages.size() > 1)
+      problem.numReserved() == 0 && !hasBarrier(main) && (*best)->fits() &&
+      (*best)->found.plan.stages.size() > 1)
     if (llvm::Error error = tryVirtualStages(setup, *best))
       return error;
   if (!(*best)->hasPlan() && !explainsMisfit)
@@ -1067,6 +1075,11 @@ llvm::Error AlpaSearchStagesPass::run() {
   if (int64_t(used.size()) < described->numDevices()) {
     outcome.allDevicesSeconds = found.allDevicesSeconds;
     outcome.idleReason = setup.space.manual ? "the submeshes are given"
+                         : problem.numReserved() > 0
+                             ? "at most " + std::to_string(problem.mostDevices) + " are wanted" +
+                                   (int64_t(used.size()) < problem.mostDevices
+                                        ? ", and no faster plan was found that takes as many"
+                                        : "")
                          : std::isfinite(found.allDevicesSeconds)
                              ? "a plan that uses them is slower"
                              : "no plan that uses them was found";

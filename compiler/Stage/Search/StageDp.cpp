@@ -98,9 +98,7 @@ static void useIdleDevices(const StageDpProblem &problem, StagePlan &plan) {
       used += problem.submeshes[stage.submesh].numDevices();
     return used;
   };
-  int64_t idle = -devices();
-  for (int64_t count : problem.hostDevices)
-    idle += count;
+  int64_t idle = problem.numUsable() - devices();
   std::vector<unsigned> largest(problem.submeshes.size());
   for (unsigned m = 0; m < largest.size(); ++m)
     largest[m] = m;

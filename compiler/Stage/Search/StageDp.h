@@ -31,6 +31,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -75,6 +76,8 @@ struct StageDpProblem {
 
   /// Whether no device may stay idle.
   bool usesAllDevices = false;
+  /// How many devices the stages may take together, whichever these are.
+  int64_t mostDevices = std::numeric_limits<int64_t>::max();
 
   /// Stages given by hand: stage i runs on submeshes[i], and on these layers if
   /// there are any. Devices may then stay idle.
@@ -108,6 +111,12 @@ struct StageDpProblem {
   }
   double partOfSum(unsigned lo, unsigned hi, unsigned submesh) const {
     return weightPart ? 1 - (numMicroBatches > 1 ? 2 : 1) * weightPart(lo, hi, submesh) : 1;
+  }
+  /// Devices that the stages may take, and those that have to stay idle.
+  int64_t numUsable() const { return std::min(numDevices(), mostDevices); }
+  int64_t numReserved() const { return numDevices() - numUsable(); }
+  int64_t numDevices() const {
+    return std::accumulate(hostDevices.begin(), hostDevices.end(), int64_t(0));
   }
   int64_t memoryOf(unsigned submesh) const {
     return memoryBytes.empty() ? std::numeric_limits<int64_t>::max() : memoryBytes[submesh];

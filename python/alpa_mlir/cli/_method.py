@@ -57,7 +57,7 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         "--shardings",
         choices=_Names("sharding_methods"),
         metavar="NAME",
-        help="which shardings may be chosen: %(choices)s",
+        help="which shardings may be chosen (zero-3 is FSDP): %(choices)s",
     )
     add(
         "--sharding-constraints",
@@ -91,7 +91,13 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         "--pipeline",
         choices=_Names("pipeline_methods"),
         metavar="NAME",
-        help="with auto, which stages may be chosen: %(choices)s",
+        help="with auto, which stages may be chosen (intra-only is no pipeline): %(choices)s",
+    )
+    add(
+        "--max-devices",
+        type=count,
+        metavar="N",
+        help="with auto, how many devices the plan may take; the others stay idle",
     )
     counts = "parts of the batch; several or `any` to choose from (default: any with auto, else 1)"
     if asks_about_micro_batches:
@@ -215,7 +221,7 @@ _FIELDS = {
 }
 # Those of one method.
 _OWN = {
-    "auto": ("pipeline",),
+    "auto": ("pipeline", "max_devices"),
     "shard": ("mesh_shape", "device_type"),
     "pipeshard": ("submeshes", "mesh_shapes", "layer_ranges"),
 }

@@ -17,6 +17,7 @@ from alpa_mlir.methods.method import (
     Method,
     chosen_shardings,
     is_mesh_shape,
+    is_whole,
     submeshes_text,
 )
 from alpa_mlir.methods.schedule import Schedule
@@ -33,6 +34,8 @@ class AutoParallel(Method):
     Attributes:
         pipeline: what stages and submeshes may be chosen: `"auto"` for all, or a name of
             `docs/methods.md` such as `"equal-layer"`.
+        max_devices: how many devices the plan may take, whichever are fastest; the others stay
+            idle. None for all. Needs `pipeline="auto"` and one stage on each mesh.
 
     Example:
         >>> AutoParallel(num_micro_batches=4).num_micro_batches
@@ -47,9 +50,23 @@ class AutoParallel(Method):
     schedule: str | Schedule = "auto"
     remat: str | Sequence[int] = "auto"
     pipeline: str = "auto"
+    max_devices: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.max_devices is not None:
+            if not is_whole(self.max_devices, 1):
+                raise MethodError(
+                    f"max_devices {self.max_devices!r}",
+                    where="AutoParallel",
+                    fix="use a whole number of at least 1",
+                )
+            if self.pipeline != "auto" or self.stages_per_mesh > 1:
+                raise MethodError(
+                    "max_devices with a pipeline or schedule that takes all devices",
+                    where="AutoParallel",
+                    fix='use pipeline="auto" and another schedule, or a smaller cluster',
+                )
         if self.pipeline not in pipeline_methods():
             raise MethodError(
                 f"unknown pipeline {self.pipeline!r}",
@@ -58,7 +75,8 @@ class AutoParallel(Method):
             )
 
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
-        return {"pipeline": self.pipeline}
+        most = {} if self.max_devices is None else {"max-devices": str(self.max_devices)}
+        return {"pipeline": self.pipeline, **most}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,6 +119,7 @@ def test_every_option_reaches_its_method():
         layer_ranges=[(0, 2), (2, 6)],
     )
     assert method() == alpa_mlir.AutoParallel()
+    assert method("--max-devices", "3") == alpa_mlir.AutoParallel(max_devices=3)
     assert method("--micro-batches", "any").num_micro_batches is None
     assert method("--micro-batches", "2,8").num_micro_batches == (2, 8)
     rounds = method("--schedule", "interleaved-1f1b", "--virtual-stages", "3")

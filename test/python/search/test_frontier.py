@@ -173,3 +173,38 @@ def test_parts_of_clusters():
     one = alpa_mlir.Cluster.load("dgx-h100").parts()[0]
     whole = alpa_mlir.Cluster.load("dgx-h100")
     assert one.host_copy_seconds_per_byte == whole.host_copy_seconds_per_byte
+
+
+def test_at_most_so_many_devices():
+    """As fast as on a cluster of so many, and never slower than with fewer."""
+
+    def plan(most, hosts=2):
+        method = alpa_mlir.AutoParallel(max_devices=most)
+        return traced(method, hosts=hosts, devices=2).plan().plan
+
+    before = float("inf")
+    for most in (1, 2, 3, 4):
+        found = plan(most)
+        used = {device for mesh in found.meshes for device in mesh.devices}
+        assert len(used) <= most
+        seconds = found.predicted["step_seconds"]
+        assert seconds <= 1.01 * before
+        before = seconds
+        if most < 4:
+            assert found.idle_reason.startswith(f"at most {most} are wanted")
+        if most == 2:
+            alone = plan(None, hosts=1).predicted["step_seconds"]
+            assert seconds == pytest.approx(alone, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_devices": 0}, "max_devices 0; fix: use a whole number of at least 1"),
+        ({"max_devices": 2, "pipeline": "uniform"}, "max_devices with a pipeline or schedule"),
+        ({"max_devices": 2, "schedule": "interleaved-1f1b"}, "max_devices with a pipeline or"),
+    ],
+)
+def test_what_most_devices_do_not_go_with(options, text):
+    with pytest.raises(MethodError, match=text):
+        alpa_mlir.AutoParallel(**options)
