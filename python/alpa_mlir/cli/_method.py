@@ -94,6 +94,12 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         help="with auto, which stages may be chosen (intra-only is no pipeline): %(choices)s",
     )
     add(
+        "--keep-stages",
+        metavar="PLAN",
+        help="a plan's folder: keep its layers of each stage and its meshes, and as far as nothing "
+        "else is said its micro-batches, and choose the rest anew",
+    )
+    add(
         "--max-devices",
         type=count,
         metavar="N",
@@ -227,6 +233,7 @@ _OWN = {
 }
 OPTIONS: tuple[str, ...] = (
     "method",
+    "keep_stages",
     *_FIELDS,
     *(name for names in _OWN.values() for name in names),
 )
@@ -250,6 +257,18 @@ def method_of(options: argparse.Namespace, default: Method | None) -> Method:
         "pipeshard": PipeshardParallel,
     }
     base = AutoParallel() if default is None else default
+    if options.keep_stages is not None:
+        own = ["method", "layers", "max_layers", "virtual_stages"]
+        own += [name for names in _OWN.values() for name in names]
+        for option in own:
+            if getattr(options, option) is not None:
+                flag = "--" + option.replace("_", "-")
+                raise MethodError(
+                    f"{flag} with --keep-stages, which decides that",
+                    where="plan",
+                    fix=f"leave one of them out: {flag} or --keep-stages",
+                )
+        base = _kept_stages(options.keep_stages, base)
     if isinstance(base, OneMesh):  # DataParallel and the like, whose shardings may be replaced.
         base = ShardParallel(**{item.name: getattr(base, item.name) for item in all_fields(base)})
     name = options.method or next(n for n, kind in kinds.items() if type(base) is kind)
@@ -276,6 +295,21 @@ def method_of(options: argparse.Namespace, default: Method | None) -> Method:
     if type(base) is kinds[name]:
         return replace(base, **fields)
     return kinds[name](**fields)
+
+
+def _kept_stages(folder: str, default: Method) -> Method:
+    """The stages and meshes of a plan, with everything else as the default has it."""
+    from alpa_runtime.plan import Plan
+
+    from alpa_mlir.compat import plan_to_method
+    from alpa_mlir.methods.method import Method
+
+    kept = plan_to_method(Plan.load(folder))
+    decided = {"num_micro_batches", "schedule", "virtual_stages", "layers"}
+    names = {item.name for item in all_fields(Method)} - decided
+    # Several stages on each mesh are one schedule's; others order the same stages.
+    schedule = kept.schedule if kept.stages_per_mesh > 1 else "auto"
+    return replace(kept, schedule=schedule, **{name: getattr(default, name) for name in names})
 
 
 def _counts(text: str) -> Any:

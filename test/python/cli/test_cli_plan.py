@@ -388,3 +388,26 @@ def test_what_frontiers_do_not_take(words, text, files, tmp_path, monkeypatch, c
     with pytest.raises(SystemExit, match="2"):
         cli.main(["plan", f"{files}/model.py:entry", *words])
     assert text in capsys.readouterr().err
+
+
+def test_stages_are_kept(files, tmp_path, capsys):
+    """With other shardings, micro-batches and schedules, and on a cluster with a host more."""
+    plan = ["plan", f"{files}/model.py:entry", "--set", "layers=6", "-q", "--no-cache"]
+    by_hand = ["--method", "pipeshard", "--submeshes", "1x2,1x2", "--layers", "6"]
+    by_hand += ["--layer-ranges", "0-2,2-6", "--micro-batches", "2"]
+    first = str(tmp_path / "first")
+    assert cli.main([*plan, *by_hand, "--cluster", "cpu-test", "-o", first]) == 0
+    keep = [*plan, "--keep-stages", first, "--json"]
+    capsys.readouterr()
+    for words, count in (
+        (["--cluster", "cpu-test", "--shardings", "zero-2"], 2),
+        (["--cluster", "dgx-a100:2", "--micro-batches", "4"], 4),
+    ):
+        assert cli.main([*keep, *words]) == 0
+        fields = json.loads(capsys.readouterr().out)
+        assert [stage["layers"] for stage in fields["stages"]] == [[0, 2], [2, 6]]
+        assert [len(stage["devices"]) for stage in fields["stages"]] == [2, 2]
+        assert fields["num_micro_batches"] == count
+    error = failure([*plan, "--keep-stages", first, "--layers", "3"], capsys)
+    assert "--layers with --keep-stages" in error["what"]
+    assert failure([*plan, "--keep-stages", str(tmp_path / "none")], capsys)["where"]
