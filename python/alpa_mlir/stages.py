@@ -167,7 +167,7 @@ class TracedStep:
         over: Axis | Sequence[Axis] = AXES,
         price: float | None = None,
         tokens: int | None = None,
-        most_points: int = 8,
+        most_points: int = 6,
         progress: bool | Progress = False,
     ) -> Frontier:
         """What a step takes with other memory of the devices, and on parts of the cluster.

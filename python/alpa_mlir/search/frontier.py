@@ -32,7 +32,7 @@ AXES: tuple[Axis, ...] = ("memory", "devices")
 #: With so much memory of a device nothing is short of it.
 _PLENTY = 1 << 50
 #: Of the memory that devices have, no less is looked at where plans fit into it.
-_LEAST_PART = 1 / 8
+_LEAST_PART = 1 / 4
 #: The least memory is found to this factor.
 _NEAR = 1.25
 #: Plans whose seconds differ by less are one: searches end when no plan is faster by more.
@@ -105,7 +105,7 @@ class Frontier:
         memory: on all devices, each with more memory and fewer seconds than the one before. The
             last one is what is taken however much memory there is.
         too_little_bytes: the most memory of a device with which no plan was found; 0 if plans fit
-            into the least that was looked at, an eighth of what the devices have.
+            into the least that was looked at, a quarter of what the devices have.
         devices: with the devices' own memory, by rising number.
         unplanned: numbers of devices without a plan, and why.
     """
@@ -235,7 +235,7 @@ def find_frontier(
     over: Sequence[Axis] = AXES,
     price: float | None = None,
     tokens: int | None = None,
-    most_points: int = 8,
+    most_points: int = 6,
     progress: bool | Progress = False,
 ) -> Frontier:
     """The frontier of a step; see `TracedStep.frontier`.
