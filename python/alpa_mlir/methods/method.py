@@ -396,7 +396,8 @@ class Method(ABC):
             assumes the seconds and the memory of the one that it is like.
             A step with a barrier has `"gpipe"`, one without gradients `"inference"`.
         virtual_stages: how many stages each mesh has, with a schedule that takes several; 0 for
-            as many as it usually has (`docs/schedules.md`).
+            as many as it usually has (`docs/schedules.md`), and with `"auto"` any; 1 with `"auto"`
+            for no more than one.
         layers: how many layers stages are made from; 0 takes it from the model's repeated
             blocks (`docs/layers.md`).
         max_layers: most layers to take where `layers` is 0.
@@ -574,6 +575,10 @@ class Method(ABC):
             2
         """
         return self.virtual_stages or self._usual_stages_per_mesh
+
+    @property
+    def _may_share_meshes(self) -> bool:
+        return self.schedule_name == "auto" and self.virtual_stages == 0
 
     @property
     def _usual_stages_per_mesh(self) -> int:
@@ -758,7 +763,7 @@ class Method(ABC):
                 if max(rounds, self._usual_stages_per_mesh) > 1
                 else {}
             ),
-            **({} if coarse or self.schedule_name != "auto" else {"most-virtual-stages": "6"}),
+            **({} if coarse or not self._may_share_meshes else {"most-virtual-stages": "6"}),
             "memory-fraction": str(self.memory_fraction),
             "time-limit": str(self.time_limit_seconds),
             "method": self.method,

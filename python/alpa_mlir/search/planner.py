@@ -1200,8 +1200,13 @@ def _best_variant(
 
 
 def _also(chosen: Chosen, **options: Any) -> Method:
-    """The chosen method and number of micro-batches, with other options."""
-    return replace(chosen.found.method, num_micro_batches=chosen.found.count, **options)
+    """The chosen method and number of micro-batches, with other options. Where no stages share a
+    mesh, though they might, they are not asked to again."""
+    found = chosen.found
+    method = replace(found.method, num_micro_batches=found.count, **options)
+    if method.schedule == "auto" and replace(method, schedule=found.schedule).stages_per_mesh == 1:
+        method = replace(method, virtual_stages=1)
+    return method
 
 
 def _moves_weights(chosen: Chosen) -> bool:
