@@ -18,8 +18,9 @@ from alpa_runtime import trees
 from alpa_runtime.checkpoint import Saving, latest_checkpoint, save_checkpoint
 from alpa_runtime.checkpoint.folders import check_root
 from alpa_runtime.checkpoint.save_restore import StateTarget, restore_newest
-from alpa_runtime.errors import FUNCTION, PATH, ROW, WHOLE, Kind, check_type
+from alpa_runtime.errors import FUNCTION, NUMBER, PATH, ROW, WHOLE, Kind, check_type
 from alpa_runtime.parallel_step import ParallelStep
+from alpa_runtime.plan import Plan
 
 from alpa_mlir.data_loader import DataLoader
 from alpa_mlir.errors import (
@@ -31,6 +32,10 @@ from alpa_mlir.errors import (
     WorkerError,
     WorkerMemoryError,
 )
+from alpa_mlir.loading import load as load_plan
+from alpa_mlir.methods.method import is_whole
+
+_LOOK_SECONDS = 0.2  # For hosts.
 
 
 class StatefulStep:
@@ -182,6 +187,7 @@ def run(
     resume: Resume,
     *,
     replan: Callable[[AlpaError], Step] | None = None,
+    grows: Callable[[], bool] | None = None,
     on_result: Callable[[int, Any], None] | None = None,
 ) -> Any:
     """Train for a number of steps, whatever happens to the workers.
@@ -199,6 +205,8 @@ def run(
         steps: how many to do in all, those of earlier runs included.
         replan: gives a step for what is left of the cluster, when `load` raises a DevicesError
             (its argument) because a host cannot be replaced.
+        grows: asked when a checkpoint is on the disk, whether to end the workers and call `load`
+            anew: there is a plan for more hosts, and they are there (`Elastic.grows`).
         on_result: called once with the number and the results of each step but the state, on the
             host, in order; not for steps before the checkpoint that the run begins with.
 
@@ -220,8 +228,81 @@ def run(
     check_type("run", "steps", steps, WHOLE)
     check_type("run", "resume", resume, Resume)
     check_type("run", "replan", replan, FUNCTION, None)
+    check_type("run", "grows", grows, FUNCTION, None)
     check_type("run", "on_result", on_result, FUNCTION, None)
-    return _Run(load, state, batches, steps, resume, replan, on_result).go()
+    return _Run(load, state, batches, steps, resume, replan, grows, on_result).go()
+
+
+class HasHosts(Protocol):
+    """`LaunchedWorkers` or `RayWorkers`."""
+
+    def num_hosts(self) -> int: ...
+
+
+class Elastic:
+    """Plans of one step for several numbers of hosts, of which the largest that finds its hosts
+    runs: a lost host shrinks the run, one that comes back grows it.
+
+    Every plan computes the same step on the same batches, which are asked for by the step's number,
+    so that the losses are those of one plan, within rounding.
+
+    Args:
+        plans: by number of hosts, a plan or the folder of a saved one.
+        workers: where plans run.
+        wait_seconds: for the hosts of the largest plan, before a smaller one is taken.
+
+    Example:
+        >>> elastic = Elastic({4: "plans/4", 3: "plans/3"}, LaunchedWorkers())  # doctest: +SKIP
+        >>> state = run(                                                        # doctest: +SKIP
+        ...     elastic.load, init, batches, 10_000, Resume("run"), grows=elastic.grows)
+    """
+
+    def __init__(
+        self, plans: Mapping[int, Plan | str | Path], workers: Any, *, wait_seconds: float = 10.0
+    ) -> None:
+        check_type("Elastic", "plans", plans, dict)
+        check_type("Elastic", "wait_seconds", wait_seconds, NUMBER)
+        if not plans or not all(is_whole(count, 1) for count in plans):
+            raise ArgumentMismatchError(
+                f"plans for {', '.join(map(str, plans)) or 'no'} hosts",
+                where="Elastic",
+                fix="give plans by number of hosts",
+            )
+        self._plans = dict(plans)
+        self._workers = workers
+        self._wait_seconds = wait_seconds
+        self.num_hosts: int = 0  # Of the plan that was loaded last.
+
+    def load(self) -> Step:
+        """The step, by the plan for the most hosts that are there.
+
+        Raises:
+            DevicesError: there are fewer than any plan needs.
+        """
+        deadline = time.monotonic() + self._wait_seconds
+        while (there := self._workers.num_hosts()) < max(self._plans):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_LOOK_SECONDS)
+        fits = [count for count in self._plans if count <= there]
+        if not fits:
+            raise DevicesError(
+                f"{there} hosts are there, plans need {min(self._plans)} or more",
+                where="Elastic",
+                fix="start more hosts, or make a plan for fewer",
+            )
+        self.num_hosts = max(fits)
+        _log.info("%d hosts are there: the plan for %d", there, self.num_hosts)
+        return load_plan(self._plans[self.num_hosts], workers=self._workers)
+
+    def grows(self) -> bool:
+        """Whether there are the hosts of a larger plan than the one that was loaded last."""
+        there = self._workers.num_hosts()
+        return any(self.num_hosts < count <= there for count in self._plans)
+
+
+class _MoreHostsError(Exception):
+    """There are more hosts."""
 
 
 class _Run:
@@ -233,6 +314,7 @@ class _Run:
         steps: int,
         resume: Resume,
         replan: Callable[[AlpaError], Step] | None,
+        grows: Callable[[], bool] | None,
         on_result: Callable[[int, Any], None] | None,
     ) -> None:
         self.load = load
@@ -241,6 +323,7 @@ class _Run:
         self.steps = steps
         self.resume = resume
         self.replan = replan
+        self.grows = grows
         self.on_result = on_result
         self.number = 0  # Of the step that is to be done next.
         self.reported = -1  # The last step whose results were handed out.
@@ -256,6 +339,9 @@ class _Run:
             try:
                 step = self.loaded()
                 return self.train(step)
+            except _MoreHostsError:
+                self.give_up(step)
+                _log.info("step %d: more hosts are there, loading anew", self.number)
             except _FAILURES as error:
                 self.give_up(step)
                 # One that a damaged one of later steps gave way to is no new one.
@@ -321,6 +407,7 @@ class _Run:
                 self.report(1)  # The results of the step before are there by now, or soon.
                 if self.number % self.resume.every == 0 or self.number == self.steps:
                     self.save(state)
+                    self.grow()
         self.report(0)
         self.saved()
         return state
@@ -377,6 +464,18 @@ class _Run:
             folder, keep = self.resume.folder, self.resume.keep
             with self.may_fail(self.number):
                 self.saving = save_checkpoint(folder, state, step=self.number, keep=keep)
+
+    def grow(self) -> None:
+        """Leave the workers behind a checkpoint, where more hosts are there than they take.
+
+        Raises:
+            _MoreHostsError: that is so.
+        """
+        if self.grows is None or self.number == self.steps or not self.grows():
+            return
+        self.saved()
+        if latest_checkpoint(self.resume.folder) == self.number:
+            raise _MoreHostsError
 
     def saved(self) -> None:
         """Wait for the checkpoint that is being written."""

@@ -579,6 +579,14 @@ class LaunchedWorkers:
         self._placement = placement
         self._environment = dict(environment or {})
 
+    def num_hosts(self) -> int:
+        """How many hosts of the launch are there now.
+
+        Raises:
+            WorkerError: this process was not started by a launch.
+        """
+        return len(_hall().ranks)
+
     def start(
         self,
         plan: Plan,

@@ -619,6 +619,10 @@ class RayWorkers:
             ) from None
         return ray
 
+    def num_hosts(self) -> int:
+        """How many nodes are up on which workers may run."""
+        return len(self.nodes())
+
     def nodes(self) -> tuple[int, ...]:
         """The GPUs of each node that is up: what is there to plan for."""
         return tuple(_gpus(self.connect()))

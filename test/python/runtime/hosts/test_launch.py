@@ -161,6 +161,28 @@ def test_lost_workers_and_hosts_are_replaced(launches, tmp_path):
     check_state(tmp_path, 8)
 
 
+def test_a_lost_host_shrinks_the_run_and_one_that_comes_back_grows_it(launches, tmp_path):
+    def plans():
+        file = tmp_path / "hosts"
+        return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
+
+    made = launches()
+    driver = made.start(0, "--elastic", "--steps", "200", "--pause", "0.1")
+    other = made.start(1)
+    wait_for(lambda: at_step(tmp_path, 2))
+    assert plans() == ["2"]
+    other.kill()
+    other.wait()
+    wait_for(lambda: plans() == ["2", "1"])
+    reached = int((tmp_path / "step").read_text())
+    wait_for(lambda: at_step(tmp_path, reached + 3))
+    made.start(1)
+    wait_for(lambda: plans() == ["2", "1", "2"])
+    assert driver.poll() is None, made.everything()
+    driver.terminate()
+    assert driver.wait(SECONDS) == 143
+
+
 def test_another_key_is_refused(launches):
     made = launches()
     quick = ["--restarts", "0", "--start-seconds", "2"]
