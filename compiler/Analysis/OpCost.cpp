@@ -394,6 +394,19 @@ bool analysis::isComputedOnce(Operation *op) {
       .Default(op->getDialect() && op->getDialect()->getNamespace() == "chlo");
 }
 
+bool analysis::keepsPrecision(Operation *op) {
+  auto rounded = llvm::dyn_cast<stablehlo::ReducePrecisionOp>(op);
+  auto type = rounded ? llvm::dyn_cast<FloatType>(mlir::getElementTypeOrSelf(op->getOperand(0)))
+                      : FloatType();
+  if (!type)
+    return false;
+  const llvm::fltSemantics &semantics = type.getFloatSemantics();
+  int64_t mantissa = llvm::APFloat::semanticsPrecision(semantics) - 1;
+  int64_t exponent = llvm::APFloat::semanticsSizeInBits(semantics) - 1 - mantissa;
+  return static_cast<int64_t>(rounded.getExponentBits()) == exponent &&
+         static_cast<int64_t>(rounded.getMantissaBits()) >= mantissa;
+}
+
 bool analysis::readsPart(Operation *op) {
   return llvm::isa<stablehlo::SliceOp, stablehlo::DynamicSliceOp, stablehlo::GatherOp>(op);
 }

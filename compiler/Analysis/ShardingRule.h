@@ -104,6 +104,9 @@ double getBytes(mlir::Operation *op);
 double getTripCount(mlir::Operation *loop);
 /// What XLA takes for too dear on a GPU to be computed again for every user.
 bool isComputedOnce(mlir::Operation *op);
+/// Whether it rounds to what its operand is, as JAX has it for what a checkpoint keeps: XLA leaves
+/// it to the kernel that makes the operand.
+bool keepsPrecision(mlir::Operation *op);
 /// Whether an op reads no more elements of its operand than its result has.
 bool readsPart(mlir::Operation *op);
 /// Whether a value is the memory that a call works in: bytes that nobody reads. It takes room,

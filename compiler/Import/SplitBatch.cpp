@@ -2699,7 +2699,7 @@ static void keepStatistics(func::FuncOp main) {
   };
   llvm::DenseMap<size_t, SmallVector<Operation *, 1>> known; // By hash.
   for (Operation &op : main.getBody().front()) {
-    if (isa<hlo::OptimizationBarrierOp>(op)) {
+    if (isa<hlo::OptimizationBarrierOp>(op) || analysis::keepsPrecision(&op)) {
       for (auto [operand, result] : llvm::zip_equal(op.getOperands(), op.getResults()))
         same[result] = first(operand);
       continue;

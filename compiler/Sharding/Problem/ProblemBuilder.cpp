@@ -993,25 +993,10 @@ static bool isHandedOn(stablehlo::WhileOp loop, unsigned result) {
   return body.getTerminator()->getOperand(result) == body.getArgument(result);
 }
 
-/// Whether it rounds to what its operand is, as JAX has it for what a checkpoint keeps: XLA leaves
-/// it to the kernel that makes the operand.
-static bool keepsPrecision(Operation *op) {
-  auto rounded = llvm::dyn_cast<stablehlo::ReducePrecisionOp>(op);
-  auto type = rounded ? llvm::dyn_cast<FloatType>(mlir::getElementTypeOrSelf(op->getOperand(0)))
-                      : FloatType();
-  if (!type)
-    return false;
-  const llvm::fltSemantics &semantics = type.getFloatSemantics();
-  int64_t mantissa = llvm::APFloat::semanticsPrecision(semantics) - 1;
-  int64_t exponent = llvm::APFloat::semanticsSizeInBits(semantics) - 1 - mantissa;
-  return static_cast<int64_t>(rounded.getExponentBits()) == exponent &&
-         static_cast<int64_t>(rounded.getMantissaBits()) >= mantissa;
-}
-
 int ProblemBuilder::aliasOf(const OpInfo &info, unsigned result) const {
   auto loop = llvm::dyn_cast<stablehlo::WhileOp>(info.op);
   bool isName = llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(info.op) ||
-                keepsPrecision(info.op) || (loop && isHandedOn(loop, result));
+                analysis::keepsPrecision(info.op) || (loop && isHandedOn(loop, result));
   unsigned operand = isName ? info.operands[result] : 0;
   return isName && values[operand].materialized ? static_cast<int>(operand) : -1;
 }
