@@ -106,6 +106,8 @@ def find_place(
             where="launch",
             fix="give --num-hosts, and each host a --rank from 0 to --num-hosts less one",
         )
+    if not 0 <= port < 1 << 16:
+        raise WorkerError(f"port {port}, by {found.found_by}", where="launch", fix="correct it")
     if num_hosts > 1 and not host:
         raise WorkerError(
             f"{num_hosts} hosts, and nothing says where host 0 is",

@@ -224,6 +224,9 @@ def failed_worker(rank: int, cause: BaseException, number: int | None) -> Worker
     text = str(cause)
     if isinstance(cause, WorkerLostError) and cause.rank >= 0:
         rank, text = cause.rank, cause.what  # Whoever was asked: this one is gone.
+        if kind is WorkerError:
+            what, where = f"failed{when}: {text}", f"worker {rank}"
+            return WorkerLostError(what, where=where, fix=fix, rank=rank)
     return kind(f"failed{when}: {text}", where=f"worker {rank}", fix=fix)
 
 

@@ -259,6 +259,11 @@ def test_places():
     [
         ({"RANK": "0", "WORLD_SIZE": "2"}, {}, "nothing says where host 0 is"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, {}, "RANK=x: expected a number"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "99999"},
+            {},
+            "port 99999, by RANK and WORLD_SIZE",
+        ),
         (SLURM | {"SLURM_LOCALID": "1"}, {}, "several tasks on one host"),
         ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, {}, "several processes on one host"),
         ({}, {"rank": 2, "num_hosts": 2, "coordinator": "a:5"}, "rank 2 of 2 hosts"),
