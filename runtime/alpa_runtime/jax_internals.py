@@ -19,7 +19,7 @@ import contextlib
 import importlib
 import inspect
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -437,22 +437,27 @@ def pxla() -> Any:
     return pxla
 
 
-def fault_of_rule(
-    rule: str, reduction: Sequence[str], need_replication: Sequence[str], sizes: Mapping[str, int]
-) -> str:
+def fault_of_rule(rule: str, reduction: Sequence[str], need_replication: Sequence[str]) -> str:
     """What is wrong with a sharding rule in the notation of `custom_partitioning`; empty if nothing
-    is, or if JAX's reader has moved."""
+    is, or if JAX's reader has moved. Sizes of factors are not looked at."""
     try:
         module: Any = importlib.import_module("jax._src.custom_partitioning_sharding_rule")
         read = module.str_to_sdy_sharding_rule
     except (ImportError, AttributeError):
         return "" if "->" in rule else "it has no '->'"
+    depth = 0
+    for letter in rule:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if depth not in (0, 1):
+            break
+    if depth:
+        return "brackets are not balanced, or within each other"
     try:
+        # Without brackets it asks for no sizes.
         found = read(
-            rule,
+            rule.replace("(", " ").replace(")", " "),
             reduction_factors=tuple(reduction),
             need_replication_factors=tuple(need_replication),
-            **sizes,
         )
     except (ValueError, TypeError) as error:
         return str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,10 +86,12 @@ def sharding_rule(
         return
     for word, names in (("reduction", reduction), ("need_replication", need_replication)):
         check_type(where, word, names, tuple, list)
-    wrong = jax_internals.fault_of_rule(rule, reduction, need_replication, sizes or {})
+    bare = re.split(r"[{]|\b\w+=", rule)[0]  # Without sizes and kinds of factors behind it.
+    wrong = jax_internals.fault_of_rule(bare, reduction, need_replication)
     if wrong:
+        shown = rule if len(rule) < 200 else f"{rule[:200]}.."
         raise TraceError(
-            f"the rule {rule!r}: {wrong}", where=where, fix="give one such as 'b k, k n -> b n'"
+            f"the rule {shown!r}: {wrong}", where=where, fix="give one such as 'b k, k n -> b n'"
         )
     if not callable(cost):
         check_type(where, "cost", cost, NUMBER, None)

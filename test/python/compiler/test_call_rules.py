@@ -269,7 +269,7 @@ def test_a_rule_that_does_not_fit_is_an_error(with_rule):
     [
         (("", "a -> a"), TraceError, "target has no name"),
         (("f", "a, b"), TraceError, "There is no -> in rule"),
-        (("f", "b (h d -> b h d"), TraceError, "Brackets are not balanced"),
+        (("f", "b (h d -> b h d"), TraceError, "brackets are not balanced"),
         (("f", "b 3 -> b"), TraceError, "have to start with a letter"),
         (("f", "b k k n -> b n"), TraceError, "factor k is in two dimensions of one array"),
         ((3, "a -> a"), ArgumentTypeError, "target=3"),
