@@ -47,7 +47,11 @@ def _parsers() -> dict[str, argparse.ArgumentParser]:
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    return [a for a in parser._actions if not set(a.option_strings) & set(EVERYWHERE)]
+    return [
+        a
+        for a in parser._actions
+        if not set(a.option_strings) & set(EVERYWHERE) and a.help != argparse.SUPPRESS
+    ]
 
 
 def _name(action: argparse.Action) -> str:

@@ -7,6 +7,7 @@ with the attributes of docs/ir.md, or its reader does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,10 +114,29 @@ def _read(path: Path) -> str:
         ) from None
 
 
+def _check_words(text: str, where: str) -> None:
+    """JAX's MLIR ends the process where a name or a string is no text.
+
+    Raises:
+        ModuleSyntaxError: one is not.
+    """
+    if not re.search(r"\\[89A-F][0-9A-F]", text):
+        return
+    for found in re.finditer(r'"(?:[^"\\]|\\.)*"', text):
+        data = re.sub(rb"\\([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), found[0].encode())
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            raise ModuleSyntaxError(
+                f"{found[0][:100]} is no text in UTF-8", where=where, fix="name it otherwise"
+            ) from None
+
+
 def _main(text: str, where: str) -> tuple[str, list[_Port], list[_Port]]:
     """The step's name, and arguments and results of `@main`, read by JAX's MLIR from what our
     parser understood."""
     generic = Module(text, where).as_text(generic=True)
+    _check_words(generic, where)
     with _ir.Context() as context:
         context.allow_unregistered_dialects = True
         module = _ir.Module.parse(generic)

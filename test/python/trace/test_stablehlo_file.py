@@ -225,6 +225,22 @@ def test_options_of_files(bare, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_words_that_are_no_text(tmp_path):
+    path = tmp_path / "step.mlir"
+    for word in ('jax.a = "\\FF"', '"jax.a\\FF" = 1 : i32'):
+        path.write_text(
+            f"func.func @main(%x: tensor<2xf32> {{{word}}}) -> tensor<2xf32> {{\n"
+            "  return %x : tensor<2xf32>\n}\n"
+        )
+        with pytest.raises(ModuleSyntaxError, match="is no text in UTF-8"):
+            read_stablehlo(path)
+    path.write_text(
+        'func.func @main(%x: tensor<2xf32> {jax.a = "\\C3\\A9"}) -> tensor<2xf32> {\n'
+        "  return %x : tensor<2xf32>\n}\n"
+    )
+    read_stablehlo(path)
+
+
 @pytest.fixture(scope="module")
 def artifact():
     def step(w, x):
