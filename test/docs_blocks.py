@@ -22,7 +22,7 @@ MARKS = ("slow", "fails", "not run", "file", "setup")
 NAMED = ("make", "pip")
 # Commands that are not of this project: of them only the shell's syntax is checked.
 SYSTEM = ("apt-get", "cat", "cd", "cp", "curl", "echo", "export", "git", "grep", "head", "ls")
-SYSTEM += ("mkdir", "pyright", "ray", "rm", "scp", "source", "ssh", "sudo")
+SYSTEM += ("mkdir", "pyright", "ray", "rm", "scp", "source", "srun", "ssh", "sudo")
 
 
 class BlockError(Exception):
