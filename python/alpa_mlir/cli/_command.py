@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import os
+import signal
 import sys
 import sysconfig
 import threading
@@ -138,6 +139,23 @@ def new_folder(text: str) -> Path:
     return path
 
 
+@contextmanager
+def ended_by_signals() -> Generator[None, None, None]:
+    """SIGTERM ends what runs within as Ctrl-C does, so that workers and programs are ended too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def positive(text: str) -> float:
     """A number above 0."""
     try:
@@ -151,12 +169,21 @@ def positive(text: str) -> float:
 
 def count(text: str) -> int:
     """A whole number of at least 1."""
+    return _whole(text, 1)
+
+
+def count_from_0(text: str) -> int:
+    """A whole number of at least 0."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
     try:
         value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text} is not {least} or more")
     return value
 
 

@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from alpa_mlir.cli._command import Answer, positive
+from alpa_mlir.cli._command import Answer, count_from_0, ended_by_signals, positive
 from alpa_mlir.errors import MethodError
 
 DESCRIPTION = (
@@ -26,16 +26,11 @@ EXAMPLES = """\
 """
 
 
-def count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text}: expected 0 or more")
-    return number
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rank", type=count, metavar="I", help="number of this host, from 0")
-    parser.add_argument("--num-hosts", type=count, metavar="N", help="number of hosts")
+    parser.add_argument(
+        "--rank", type=count_from_0, metavar="I", help="number of this host, from 0"
+    )
+    parser.add_argument("--num-hosts", type=count_from_0, metavar="N", help="number of hosts")
     parser.add_argument(
         "--coordinator", metavar="HOST:PORT", help="host 0 and a free port there (default: 29400)"
     )
@@ -58,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--restarts",
-        type=count,
+        type=count_from_0,
         default=3,
         metavar="N",
         help="how often the program is started again when it fails (default: 3)",
@@ -95,7 +90,7 @@ def run(options: argparse.Namespace) -> Answer:
         "logs": options.logs,
         "start_seconds": options.start_seconds,
     }
-    with launch.ended_by_signals():
+    with ended_by_signals():
         if options.hosts is not None:
             status = _by_ssh(options, program, how)
         else:

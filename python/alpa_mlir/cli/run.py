@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.cli._command import Answer, count, new_file
+from alpa_mlir.cli._command import Answer, count, ended_by_signals, new_file
 from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_source, shown
 from alpa_mlir.errors import DevicesError, EntryPointError
 
@@ -166,7 +165,7 @@ def run(options: argparse.Namespace) -> Answer:
         options.error("--trace and --checkpoint do not go together")
     if options.ray_address is not None and options.workers != "ray":
         options.error("--ray-address is for --workers ray")
-    with _ended_by_signals():
+    with ended_by_signals():
         source = plan_source(options)
         with _workers(options) as hosts:
             return _run(options, source, hosts)
@@ -401,22 +400,3 @@ def _workers(options: argparse.Namespace) -> Generator[Hosts | None, None, None]
             yield ray
         finally:
             ray.close()
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Generator[None, None, None]:
-    """SIGTERM ends the run as Ctrl-C does, so that workers are ended too."""
-    import threading
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, _frame: object) -> None:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from alpa_runtime.errors import WorkerError
 from alpa_runtime.hosts.launched import LEAST_KEY, MEETING_DESCRIPTOR, Agent, Hall, Meeting
@@ -476,17 +476,3 @@ def end_with_input() -> str:
 
     threading.Thread(target=watch, name="alpa-mlir input", daemon=True).start()
     return key.decode(errors="replace").strip()
-
-
-@contextlib.contextmanager
-def ended_by_signals() -> Generator[None, None, None]:
-    """SIGTERM, as schedulers send it, ends what runs within, so that its programs are ended."""
-
-    def end(number: int, _frame: Any) -> None:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
