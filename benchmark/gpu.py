@@ -85,14 +85,16 @@ class Site:
     def __init__(self, platform: str) -> None:
         import jax
         from alpa_runtime.backends.gpus import GPUS
+        from xla_gpu import PRESETS
 
         self.jax: Any = jax
+        self.platform: Any = platform
         self.is_gpu = platform == "gpu"
         self.devices = jax.devices()
         self.kind = str(self.devices[0].device_kind)
         names = [name for name, gpu in GPUS.items() if gpu.description == self.kind]
         self.target = "cpu" if not self.is_gpu else names[0] if names else None
-        self.preset = _preset_of(self.target) if self.is_gpu else None
+        self.preset = PRESETS.get(self.target or "")
 
     def cluster(self, hosts: int = 1, devices: int = 1, part: float = 1.0) -> Any:
         """So many devices of this kind; each may take that part of its memory."""
@@ -101,7 +103,7 @@ class Site:
 
         if self.preset is None:
             memory = int(device_memory_bytes() * part)
-            return Cluster.nominal("here", machine_kind(self.is_gpu), (devices,) * hosts, memory)
+            return Cluster.nominal("here", self.platform, (devices,) * hosts, memory)
         fields = json.loads(Cluster.load(self.preset).text)
         name = fields["hosts"][0]["device_type"]
         fields["hosts"] = [{"count": hosts, "devices": devices, "device_type": name}]
@@ -112,24 +114,6 @@ class Site:
     def judged(self, ok: bool) -> bool | None:
         """Predictions are judged where a preset made them."""
         return ok if self.preset else None
-
-
-def machine_kind(is_gpu: bool) -> Any:
-    return "gpu" if is_gpu else "cpu"
-
-
-def _preset_of(target: str | None) -> str | None:
-    """The preset with such devices whose hosts have the most of them."""
-    from alpa_mlir import Cluster, cluster_presets
-
-    wanted = (target or "").split("-")[0]
-    found = []
-    for name in cluster_presets():
-        cluster = Cluster.load(name)
-        kinds = {kind.lower().replace("_", "-") for kind in cluster.host_device_types}
-        if target and any(kind == target or kind.startswith(wanted) for kind in kinds):
-            found.append((target not in kinds, -max(cluster.devices_per_host), name))
-    return min(found)[2] if found else None
 
 
 @dataclass(frozen=True)
@@ -311,7 +295,7 @@ def pipeline(site: Site) -> Iterator[Row]:
         os.environ["CUDA_VISIBLE_DEVICES"] = "0,0"
     for transport in transports:
         workers = alpa_mlir.ProcessWorkers(
-            platform=machine_kind(site.is_gpu), device_transport=transport, environment=environment
+            platform=site.platform, device_transport=transport, environment=environment
         )
         step = planned.load(workers=workers, cache=False)
         after, _ = step(state, batch)

@@ -58,7 +58,7 @@ from alpa_runtime.execution.program_merge import merge_step, sums_of
 
 _xla_client: Any = importlib.import_module("jaxlib.xla_client")
 _EXAMPLES = Path(__file__).parent.parent / "examples"
-_PRESETS = {"v100": "p3.16xlarge", "a100-40gb": "p4d.24xlarge", "a100-80gb": "dgx-a100",
+PRESETS = {"v100": "p3.16xlarge", "a100-40gb": "p4d.24xlarge", "a100-80gb": "dgx-a100",
             "h100": "dgx-h100", "h200": "dgx-h200"}  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def overlap_of(case: str, gpu: str) -> Iterator[Overlap]:
     step, shapes = CASES[case]()
     parallel = alpa_mlir.parallelize(
         step,
-        cluster=_PRESETS[gpu],
+        cluster=PRESETS[gpu],
         method=alpa_mlir.ShardParallel(method="zero-3"),
         cache=False,
     )
@@ -238,7 +238,7 @@ def depth_of(
     )  # fmt: skip
     model = zoo.make_gpt(sizes)
     chosen = _DEPTH_METHODS[method](num_micro_batches=4, layer_loops=loops)
-    parallel = alpa_mlir.parallelize(model.step, cluster=_PRESETS[gpu], method=chosen, cache=False)
+    parallel = alpa_mlir.parallelize(model.step, cluster=PRESETS[gpu], method=chosen, cache=False)
     plan = parallel.plan(*jax.eval_shape(lambda: model.init(64))).plan
     return Depth(layers, loops, *_compiled(plan, range(len(plan.stages)), gpu))
 
@@ -263,7 +263,7 @@ def opt_stage(loops: bool, gpu: str) -> Depth:
     step, shapes = importlib.import_module("plan_opt_175b").entry()
     method = alpa_mlir.AutoParallel(num_micro_batches=[64], layers=48, layer_loops=loops)
     parallel = alpa_mlir.parallelize(
-        step, cluster=f"{_PRESETS[gpu]}:128", method=method, cache=False
+        step, cluster=f"{PRESETS[gpu]}:128", method=method, cache=False
     )
     plan = parallel.plan(*shapes).plan
     middle = len(plan.stages) // 2
@@ -304,7 +304,7 @@ def rows_of(case: str, gpu: str) -> Iterator[tuple[Row, str]]:
     step, shapes = CASES[case]()
     parallel = alpa_mlir.parallelize(
         step,
-        cluster=_one_host(_PRESETS[gpu], 1),
+        cluster=_one_host(PRESETS[gpu], 1),
         method=alpa_mlir.ShardParallel(export="collectives"),
         cache=False,
     )
@@ -352,7 +352,7 @@ def peaks_of(case: str, target: str) -> Iterator[Peak]:
     """The peaks of a case; plans for a processor are those for H100, whose memory suffices."""
     step, shapes = MEMORY_CASES[case]()
     for method_name, count, method in _peak_methods():
-        cluster = _one_host(_PRESETS.get(target, "dgx-h100"), count)
+        cluster = _one_host(PRESETS.get(target, "dgx-h100"), count)
         parallel = alpa_mlir.parallelize(step, cluster=cluster, method=method, cache=False)
         try:
             plan = parallel.plan(*shapes).plan
@@ -415,7 +415,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", help=f"some of {', '.join(CASES)}")
-    targets = [*sorted(_PRESETS), "cpu"]
+    targets = [*sorted(PRESETS), "cpu"]
     add("--gpu", choices=targets, default="h100", help="for which (%(default)s); cpu for --memory")
     add("--kernels", metavar="FUNCTION", help="print the entry of this function's module")
     add("--overlap", action="store_true", help="count collectives that XLA runs beside kernels")

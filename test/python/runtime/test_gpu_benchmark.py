@@ -54,11 +54,11 @@ def test_what_is_over_says_so(tmp_path):
 
 
 def test_preset_of_each_described_gpu(gpu):
+    from xla_gpu import PRESETS
+
+    assert PRESETS.keys() == GPUS.keys()
     for target, described in GPUS.items():
-        preset = gpu._preset_of(target)
-        if preset is None:  # No preset has such devices.
-            continue
-        cluster = Cluster.load(preset)
+        cluster = Cluster.load(PRESETS[target])
         assert cluster.compute_capability == "{}.{}".format(*described.capability)
 
 
