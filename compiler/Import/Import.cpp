@@ -847,21 +847,18 @@ static Value withoutEmpty(Operation *op, analysis::PlainOps plain) {
     join->setOperands(parts);
     return {};
   }
-  if (!isEmpty(op->getOperand(0)) &&
-      !isa<stablehlo::DynamicUpdateSliceOp, stablehlo::ScatterOp>(op))
+  if (isa<stablehlo::DynamicUpdateSliceOp, stablehlo::ScatterOp>(op)) {
+    unsigned update = isa<stablehlo::ScatterOp>(op) ? 2 : 1;
+    return isEmpty(op->getOperand(update)) ? op->getOperand(0) : Value();
+  }
+  if (!isEmpty(op->getOperand(0)))
     return {};
-  if (isa<stablehlo::PadOp>(op))
-    return plain.broadcast(op->getOperand(1), shape, {});
-  if (isa<stablehlo::ReduceOp>(op))
+  if (isa<stablehlo::PadOp, stablehlo::ReduceOp>(op))
     return plain.broadcast(op->getOperand(1), shape, {});
   if (isa<stablehlo::DotGeneralOp>(op))
     return stablehlo::ConstantOp::create(
         plain.builder, plain.loc,
         analysis::splatOf(0, analysis::PlainOps::typeOf(op->getResult(0))));
-  unsigned update = isa<stablehlo::ScatterOp>(op) ? 2 : 1;
-  if (isa<stablehlo::DynamicUpdateSliceOp, stablehlo::ScatterOp>(op) &&
-      isEmpty(op->getOperand(update)))
-    return op->getOperand(0);
   return {};
 }
 

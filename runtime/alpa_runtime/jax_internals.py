@@ -462,9 +462,8 @@ def fault_of_rule(rule: str, reduction: Sequence[str], need_replication: Sequenc
     except (ValueError, TypeError) as error:
         return str(error)
     for dims in (*found.operand_mappings, *found.result_mappings):
-        names = [name for dim in dims for name in ((dim,) if isinstance(dim, str) else dim)]
-        for name in names:
-            if names.count(name) > 1:
+        for name in dims:
+            if dims.count(name) > 1:
                 return f"factor {name} is in two dimensions of one array"
     return ""
 

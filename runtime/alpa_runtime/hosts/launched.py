@@ -175,10 +175,14 @@ class Agent:
         # Workers end with the thread that started them.
         self._spawner = ThreadPoolExecutor(1, "alpa-mlir spawner")
         self._over = threading.Event()
+        self._stream: MessageStream | None = None  # Of the driver that is served.
 
     def close(self) -> None:
         """Serve no more."""
-        self._over.set()
+        with self._lock:
+            self._over.set()
+            if self._stream is not None:
+                self._stream.end()
 
     def serve(self, seconds: float = math.inf) -> int:
         """Serve drivers until one says that all is over.
@@ -221,14 +225,10 @@ class Agent:
     def _answer(self, stream: MessageStream, ip: str) -> int | None:
         """Do what a driver asks until it is gone; a status once it says that all is over."""
         pool = ThreadPoolExecutor(8, "alpa-mlir agent")
-        ended = threading.Event()
-
-        def close() -> None:
-            while not ended.wait(_REDIAL_SECONDS):
-                if self._over.is_set():
-                    stream.end()
-
-        threading.Thread(target=close, daemon=True).start()
+        with self._lock:
+            self._stream = stream
+            if self._over.is_set():
+                stream.end()
         try:
             while True:
                 number, method, args = stream.receive()
@@ -238,7 +238,8 @@ class Agent:
         except (EOFError, OSError):
             return None
         finally:
-            ended.set()
+            with self._lock:
+                self._stream = None
             self._end_all()
             pool.shutdown(wait=False)
             stream.close()

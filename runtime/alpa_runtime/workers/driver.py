@@ -8,6 +8,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -216,7 +217,8 @@ def cause_behind(group: WorkerGroup, failure: Failure) -> Failure:
 def failed_worker(rank: int, cause: BaseException, number: int | None) -> WorkerError:
     """The error of a worker that failed, perhaps in a step."""
     when = "" if number is None else f" in step {number}"
-    kind, fix = WorkerError, _FIX
+    kind: Callable[..., WorkerError] = WorkerError
+    fix = _FIX
     if is_out_of_memory(cause):
         kind, fix = WorkerMemoryError, _MEMORY_FIX
     elif isinstance(cause, WorkerStalledError):
@@ -225,8 +227,7 @@ def failed_worker(rank: int, cause: BaseException, number: int | None) -> Worker
     if isinstance(cause, WorkerLostError) and cause.rank >= 0:
         rank, text = cause.rank, cause.what  # Whoever was asked: this one is gone.
         if kind is WorkerError:
-            what, where = f"failed{when}: {text}", f"worker {rank}"
-            return WorkerLostError(what, where=where, fix=fix, rank=rank)
+            kind = partial(WorkerLostError, rank=rank)
     return kind(f"failed{when}: {text}", where=f"worker {rank}", fix=fix)
 
 
