@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from os import cpu_count
@@ -11,7 +11,7 @@ from typing import Any
 
 from alpa_runtime.backends.gpus import GPUS
 from alpa_runtime.backends.interface import Job
-from alpa_runtime.errors import PATH, BackendError, check_type
+from alpa_runtime.errors import PATH, BackendError, InfeasiblePlanError, check_type
 from alpa_runtime.execution.compilation import (
     CompiledPeak,
     check_peaks,
@@ -20,7 +20,8 @@ from alpa_runtime.execution.compilation import (
     stage_jobs,
 )
 from alpa_runtime.execution.executor import action_jobs, donations
-from alpa_runtime.execution.program_merge import merge_step, sums_of
+from alpa_runtime.execution.program_merge import MergedStep, merge_step, sums_of
+from alpa_runtime.execution.whole_step import whole_step
 from alpa_runtime.parallel_step import Progress, progress_bar
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.plan import Binary, device_types, host_groups, key_of, write_binaries
@@ -103,19 +104,35 @@ def compile_ahead(
     if donate_state is None:
         donate_state = plan.call is None or plan.call.donate_state
     stages = stage_jobs(plan, donations(plan, step, donate_state), sums_of(step))
-    jobs: dict[Job, None] = dict.fromkeys(stages.values())
-    if backend == "xla":
-        jobs |= dict.fromkeys(action_jobs(plan, step).values())
-    shown = progress_bar("compiling ahead") if progress is True else progress or None
-    made = _compile(plan, list(jobs), targets, backend, shown)
-    binaries = dict(zip(jobs, made, strict=True))
-
-    needed = {key: binaries[job].memory_bytes for key, job in stages.items()}
-    peaks = compiled_peaks(plan, step, needed)
     limits = [_memory_of(plan, mesh, name) for mesh, name in zip(plan.meshes, targets, strict=True)]
-    for peak, limit, name in zip(peaks, limits, targets, strict=True):
-        if limit is not None:
-            check_peaks(plan, [peak], {peak.mesh: limit}, f"{name} by {backend}")
+    shown = progress_bar("compiling ahead") if progress is True else progress or None
+
+    def compiled(
+        step: MergedStep, stages: Mapping[tuple[int, str], Job]
+    ) -> tuple[list[Binary], list[CompiledPeak]]:
+        jobs: dict[Job, None] = dict.fromkeys(stages.values())
+        if backend == "xla":
+            jobs |= dict.fromkeys(action_jobs(plan, step).values())
+        made = _compile(plan, list(jobs), targets, backend, shown)
+        binaries = dict(zip(jobs, made, strict=True))
+        needed = {key: binaries[job].memory_bytes for key, job in stages.items()}
+        peaks = compiled_peaks(plan, step, needed)
+        for peak, limit, name in zip(peaks, limits, targets, strict=True):
+            if limit is not None:
+                check_peaks(plan, [peak], {peak.mesh: limit}, f"{name} by {backend}")
+        return made, peaks
+
+    # As `bind_step` has it.
+    joined = whole_step(plan, step, stages, donate_state) if backend == "xla" else None
+    try:
+        if joined is not None:
+            made, peaks = compiled(joined[0], {(0, joined[1].label): joined[1]})
+        else:
+            made, peaks = compiled(step, stages)
+    except InfeasiblePlanError:
+        if joined is None:
+            raise
+        made, peaks = compiled(step, stages)
     new = {(item.key, item.compiler, item.target): item for item in made}
     replaced = {(item.compiler, item.target) for item in made}
     kept = [item for item in plan.binaries if (item.compiler, item.target) not in replaced]

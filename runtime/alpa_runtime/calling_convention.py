@@ -27,6 +27,7 @@ from alpa_runtime.arrays import (
     of_pieces,
 )
 from alpa_runtime.errors import ArgumentMismatchError, PlanMismatchError, TraceError
+from alpa_runtime.jax_internals import ArrayImpl
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import (
     CallInfo,
@@ -104,6 +105,7 @@ class CallingConvention:
         static: the arguments that are Python values.
         added: inputs of the plan behind the arguments', which `flatten_args` adds.
         interleaved: as `CallInfo` has it.
+        accepted: abstract arrays of arguments that were found right and are taken as they are.
     """
 
     name: str
@@ -116,6 +118,9 @@ class CallingConvention:
     static: tuple[StaticArgument, ...] = ()
     added: tuple[InputInfo, ...] = ()
     interleaved: Mapping[int, int] = field(default_factory=dict[int, int])
+    accepted: dict[int, Any] = field(
+        default_factory=dict[int, Any], init=False, repr=False, compare=False
+    )
 
     def flatten_args(self, *args: Any) -> list[Any]:
         """Arrays for the module's inputs, batches at full size; keys become their data.
@@ -138,7 +143,12 @@ class CallingConvention:
         if tree != self.in_tree:
             raise self._tree_mismatch(dynamic)
         flat: list[Any] = []
+        accepted = self.accepted
         for value, leaf, is_batch in zip(leaves, self.in_leaves, self.batches, strict=True):
+            given = value
+            if type(value) is ArrayImpl and value.aval is accepted.get(len(flat)):
+                flat.append(value)  # Of an earlier step, mostly.
+                continue
             shape = leaf.shape
             if is_batch:
                 shape = (shape[0] * self.num_micro_batches, *shape[1:])
@@ -157,7 +167,10 @@ class CallingConvention:
             elif not isinstance(value, jax.Array | WholeArray):
                 # Python numbers, and NumPy's wider dtypes.
                 value = np.asarray(value).astype(leaf.data_dtype, copy=False)
-            flat.append(regrouped(value, self.interleaved.get(len(flat), 1)))
+            value = regrouped(value, self.interleaved.get(len(flat), 1))
+            if value is given and type(value) is ArrayImpl:
+                accepted[len(flat)] = value.aval
+            flat.append(value)
         for info in self.added:
             if info.per_micro_batch:
                 flat.append(np.arange(self.num_micro_batches, dtype=np.uint32))

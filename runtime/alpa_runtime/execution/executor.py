@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from alpa_runtime.backends.xla import (
     num_bytes,
     sharding_text,
 )
-from alpa_runtime.errors import ArgumentMismatchError
+from alpa_runtime.errors import ArgumentMismatchError, InfeasiblePlanError
 from alpa_runtime.execution.compilation import check_memory, compile_jobs, run_once, stage_jobs
 from alpa_runtime.execution.host_shards import Cutter
 from alpa_runtime.execution.program_merge import (
@@ -48,10 +49,13 @@ from alpa_runtime.execution.transfers import (
     bind_part,
     bind_reshard,
 )
+from alpa_runtime.execution.whole_step import whole_step
 from alpa_runtime.foreign_errors import says_donated
 from alpa_runtime.jax_internals import lowering_platform
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.tensor import TensorSpec
+
+_log = logging.getLogger("alpa_mlir")
 
 # Nothing waits for what is recorded: threads of their own wait for results, so that what is traced
 # runs as it does otherwise.
@@ -427,10 +431,13 @@ class BoundStep:
         backend: Backend,
         max_in_flight: int,
         ends: Ends | None,
+        apart: Callable[[], BoundStep] | None = None,
     ) -> None:
         self.plan = plan
         self.step = step
         self.stages = stages
+        self._make_apart = apart
+        self._apart: BoundStep | None = None  # While steps are recorded.
         self.flight: ProgramsInFlight = ProgramsInFlight(max_in_flight)
         self.shardings: list[Any | None] = [
             named_sharding(meshes[v.mesh], v.tensor) if v.mesh in meshes else None
@@ -479,6 +486,8 @@ class BoundStep:
         Returns:
             One array for each result of the plan; None where no part of it is made here.
         """
+        if self._apart is not None:
+            return self._apart(states, feed)
         for ticket in self._unfinished:
             ticket.wait()
         buffers: Buffers = [None] * (len(self.step.values) + 2)
@@ -515,12 +524,17 @@ class BoundStep:
         return {f"{s}/{name}": e.memory_bytes() for (s, name), e in self.stages.items()}
 
     def start_trace(self) -> None:
-        """Record what the following calls do.
+        """Record what the following calls do. A step in one program runs as several meanwhile,
+        which are compiled now.
 
         Raises:
             ArgumentMismatchError: they are recorded already.
         """
-        if self.recorder is not None:
+        if self.recorder is None and self._apart is None and self._make_apart is not None:
+            self._apart = self._make_apart()
+            self._apart.start_trace()
+            return
+        if self.recorder is not None or self._apart is not None:
             raise ArgumentMismatchError(
                 "the steps of this plan are recorded already",
                 where="step.record",
@@ -540,6 +554,9 @@ class BoundStep:
 
     def stop_trace(self) -> list[Event]:
         """What was recorded, when all of it is done."""
+        apart, self._apart = self._apart, None
+        if apart is not None:
+            return apart.stop_trace()
         recorder, self.recorder = self.recorder, None
         return [] if recorder is None else recorder.stop()
 
@@ -685,19 +702,47 @@ def bind_step(
     backend: Backend,
     progress: Progress | None,
     ends: Ends | None = None,
+    in_one: bool = True,
 ) -> BoundStep:
     """Compile what a step runs and bind it to the devices of meshes.
 
     Args:
         step: of one process (`merge_step`) or of a worker (`worker_step`).
         meshes: those of which this process has devices, by number.
+        in_one: whether a step of one mesh runs as one program where it can (`whole_step`).
 
     Raises:
         PlanMismatchError: a module lacks a function, or is another one than the tables say.
         InfeasiblePlanError: a stage needs more memory than its devices have.
     """
+    stages = stage_jobs(plan, donations(plan, step, donate_state), sums_of(step))
+    joined = (
+        whole_step(plan, step, stages, donate_state) if in_one and backend.name == "xla" else None
+    )
+    if joined is not None:
+        whole, job = joined
+        (program,) = compile_jobs([job], meshes, progress, backend)
+        programs = {(0, job.label): program}
+
+        def apart() -> BoundStep:
+            return bind_step(
+                plan,
+                step,
+                meshes,
+                donate_state=donate_state,
+                max_in_flight=max_in_flight,
+                backend=backend,
+                progress=None,
+                in_one=False,
+            )
+
+        try:
+            check_memory(plan, whole, programs, meshes)
+        except InfeasiblePlanError as error:
+            _log.info("the step runs as several programs: in one, %s", error)
+            return apart()
+        return BoundStep(plan, whole, meshes, programs, {}, {}, backend, max_in_flight, None, apart)
     donated = donations(plan, step, donate_state)
-    stages = stage_jobs(plan, donated, sums_of(step))
     others = action_jobs(plan, step)
     jobs: list[Job] = [*stages.values(), *others.values()]
     compiled = compile_jobs(jobs, meshes, progress, backend)

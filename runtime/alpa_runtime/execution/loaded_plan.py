@@ -32,6 +32,7 @@ from alpa_runtime.execution.program_merge import (
     Zero,
     merge_step,
 )
+from alpa_runtime.jax_internals import ArrayImpl
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.text import bytes_text, spec_text
 
@@ -246,6 +247,8 @@ class LoadedPlan:
         inputs = self.plan.inputs
         result = list(args)
         for i, (x, info) in enumerate(zip(args, inputs, strict=True)):
+            if type(x) is ArrayImpl and x.aval is self._known_avals[i] and not x.is_deleted():
+                continue
             if isinstance(x, PlacedBatch) and x.home is not self:
                 result[i] = x = np.asarray(x)
             if (
@@ -256,17 +259,14 @@ class LoadedPlan:
                     where=info.name,
                     fix="use the state that the last step returned, or donate_state=False",
                 )
-            aval = getattr(x, "aval", None)
-            if aval is not None and aval is self._known_avals[i]:
-                continue
             result[i] = check_argument(x, info, input_shape(self.plan, i))
-            self._known_avals[i] = aval
+            self._known_avals[i] = getattr(x, "aval", None)
         return result
 
     def _place_state(self, place: Place, x: Any, used: set[int]) -> jax.Array:
         target: Any = self._bound.shardings[place.value]
         given = self._donate and place.value in self._bound.given
-        if isinstance(x, jax.Array):
+        if type(x) is ArrayImpl or isinstance(x, jax.Array):
             # Results of a step have the very object as their sharding: they are ours to use up.
             if x.sharding is target and id(x) not in used:
                 used.add(id(x))
@@ -299,7 +299,8 @@ class LoadedPlan:
             name = self.plan.inputs[place.arg].name
             return self._bound.cutters[place.value].put(as_parts(batch), name)
         part = batch if place.micro_batch is None else batch[place.micro_batch]
-        return _jax.device_put(part, target)
+        is_there = part.sharding.is_equivalent_to(target, part.ndim)
+        return part if is_there else _jax.device_put(part, target)
 
 
 def _rows(x: jax.Array, count: int) -> list[jax.Array]:
