@@ -55,8 +55,9 @@ def gpt(
     remat: bool = False,
     dtype: str = "float32",
     scan: bool = False,
+    optimizer: str = "adamw",
 ) -> BenchmarkModel:
-    """A GPT with AdamW; with `scan`, its layers are one loop over stacked weights.
+    """A GPT with AdamW or SGD; with `scan`, its layers are one loop over stacked weights.
 
     Example:
         >>> model = gpt(4)
@@ -71,6 +72,7 @@ def gpt(
         remat=remat,
         dtype=dtype,
         scan=scan,
+        optimizer=optimizer,
     )
     model = zoo.make_gpt(config, f"gpt {layers} layers")
 
@@ -172,8 +174,9 @@ def llama(
     batch_size: int = 64,
     remat: bool = False,
     dtype: str = "bfloat16",
+    optimizer: str = "adamw",
 ) -> BenchmarkModel:
-    """A Llama-like model with AdamW, by default of 8 billion parameters; layers are unrolled.
+    """A Llama-like model, by default of 8 billion parameters; layers are unrolled.
 
     Example:
         >>> model = llama(2)
@@ -191,9 +194,8 @@ def llama(
     def init_params(key: jax.Array) -> Any:
         return net.init(key, _jnp.zeros((1, seq), _jnp.int32))["params"]
 
-    model = training_model(
-        f"llama {layers} layers", init_params, make_batch, logits_loss, _optax.adamw(1e-4)
-    )
+    tx = {"adamw": _optax.adamw(1e-4), "sgd": _optax.sgd(0.1, momentum=0.9)}[optimizer]
+    model = training_model(f"llama {layers} layers", init_params, make_batch, logits_loss, tx)
 
     def init() -> tuple[Any, Any]:
         return model.init(batch_size)
