@@ -59,9 +59,6 @@ WITHIN_A_HOST = "A100 within a host"
 FEWEST_OF_A_GROUP, LARGE_GROUP = 4, 10
 # Seconds from one kernel to the next of hosts that launch each from Python.
 _HOST_LAUNCH = {"Megatron-LM": 8e-6, "Megatron-DeepSpeed": 4.8e-5, "PyTorch": 1e-5}
-# The part of the rate of products that PyTorch's reach where rows of operands or results are no
-# multiple of 16 bytes. XLA pads them.
-_UNALIGNED = 0.27
 # PyTorch's allocator takes all memory that its context and NCCL's buffers leave.
 _PYTORCH_MEMORY = 0.95
 # Bytes a second of sends between stages of one host, where they are not those of the link.
@@ -451,8 +448,7 @@ def _planned(run: Run, constants: Constants) -> dict[str, Any]:
 def _as_launched(run: Run, constants: Constants, planned: Mapping[str, Any]) -> dict[str, Any]:
     """With what a framework that launches from Python adds to what devices take.
 
-    A host that launches ahead bounds a run of a function by all its launches together. Products
-    of logits that PyTorch has not padded are slow.
+    A host that launches ahead bounds a run of a function by all its launches together.
     """
     if "failed" in planned:
         return dict(planned)
@@ -463,26 +459,12 @@ def _as_launched(run: Run, constants: Constants, planned: Mapping[str, Any]) -> 
         tuple(max(seconds, kernels * host) for seconds, kernels in (p["forward"], p["backward"]))
         for p in planned["phases"]
     ]
-    slow = _unaligned_seconds(run, constants)
-    after[-1] = (after[-1][0] + slow, after[-1][1] + 2 * slow)
     sent = 2 * run.micro_batch * run.model.seq * run.model.hidden
     send = sent / run.sends if run.sends else 0.0
     if after != before or send:
         later, earlier = _pipeline_seconds(run, after, send), _pipeline_seconds(run, before)
         found["step_seconds"] += later - earlier
     return found
-
-
-def _unaligned_seconds(run: Run, constants: Constants) -> float:
-    """What the product of a micro-batch's logits takes longer for its odd rows."""
-    model = run.model
-    itemsize = 2
-    if not run.host_launch or model.vocab // run.tensor * itemsize % 16 == 0:
-        return 0.0
-    (device,) = json.loads(cluster_of(run, constants).text)["device_types"].values()
-    rate = device["peak_flops"][model.dtype] * device["efficiency"][model.dtype]
-    flops = 2 * run.micro_batch * model.seq * model.hidden * model.vocab / run.tensor
-    return flops / rate * (1 / _UNALIGNED - 1)
 
 
 def _pipeline_seconds(run: Run, stages: Sequence[tuple[float, ...]], send: float = 0.0) -> float:

@@ -24,8 +24,9 @@ struct DeviceType {
   double memoryBandwidthBytesPerSecond = 0;
   llvm::StringMap<double> peakFlopsPerSecond; // Keyed "float32", "bfloat16", ...
   /// The part of a peak that large operations reach: by dtype for dots and
-  /// convolutions, "memory" for memory_bandwidth, and "attention" for fused attention,
-  /// there of the rate that dots reach. Where missing, all of it.
+  /// convolutions, "memory" for memory_bandwidth, "attention" for fused attention, and
+  /// "unaligned" for dots of 16 bits and fewer with rows of no multiple of 16 bytes, there
+  /// of the rate that dots reach. Where missing, all of it.
   llvm::StringMap<double> efficiency;
   /// Parts that work on tiles of a product side by side; 0 where it is not known, and
   /// products of any shape reach the same rate.
@@ -44,6 +45,7 @@ struct DeviceType {
   double reachableFlopsPerSecond(llvm::StringRef dtype) const;
   double reachableBytesPerSecond() const;
   double attentionPart() const;
+  double unalignedPart() const;
 };
 
 /// Seconds of a step of those ways in which NCCL moves small messages; each is 0 where

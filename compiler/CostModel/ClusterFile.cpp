@@ -243,6 +243,7 @@ private:
     llvm::sort(fields);
     fields.push_back("memory");
     fields.push_back("attention");
+    fields.push_back("unaligned");
     if (!checkMap(
             *parts, path, fields,
             "a mapping from dtype or memory to a part of the peak, more than 0 and at most 1"))

@@ -17,8 +17,9 @@
 // most and four devices four ("NVIDIA DGX-1 With Tesla V100 System Architecture"); of an
 // MI300X's seven, one and three. A100 devices and links are fitted to published training runs
 // (docs/truth.md); H100 and later ones have been given parts of the same order, which
-// no run has judged yet. A rack of NVL72 has one NVLink switch for all of its hosts, which
-// NCCL takes for one; so its links between hosts are NVLinks as well.
+// one device and few runs judge (docs/truth.md, "On one H100"). A rack of NVL72 has one NVLink
+// switch for all of its hosts, which NCCL takes for one; so its links between hosts are NVLinks as
+// well.
 //
 // A device's way to its host's memory is given for all devices that copy in both directions
 // at once. It ends where the host's memory does, of which devices are taken to reach four
@@ -79,7 +80,7 @@ device_types:
     memory_bytes: 40GiB
     memory_bandwidth: 1555e9
     peak_flops: {float64: 19.5e12, float32: 19.5e12, tf32: 156e12, float16: 312e12, bfloat16: 312e12, int8: 624e12}
-    efficiency: {float64: 0.74, float32: 0.74, tf32: 0.74, float16: 0.74, bfloat16: 0.74, int8: 0.74, attention: 0.75, memory: 0.85}
+    efficiency: {float64: 0.74, float32: 0.74, tf32: 0.74, float16: 0.74, bfloat16: 0.74, int8: 0.74, attention: 0.75, unaligned: 0.27, memory: 0.85}
     multiprocessors: 108
     launch: 3us
     overlap_slowdown: 0.2
@@ -99,7 +100,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 3350e9
     peak_flops: {float64: 67e12, float32: 67e12, tf32: 494.5e12, float16: 989e12, bfloat16: 989e12, float8: 1979e12, int8: 1979e12}
-    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, unaligned: 0.34, memory: 0.85}
     multiprocessors: 132
     launch: 3us
     overlap_slowdown: 0.2
@@ -119,7 +120,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 2039e9
     peak_flops: {float64: 19.5e12, float32: 19.5e12, tf32: 156e12, float16: 312e12, bfloat16: 312e12, int8: 624e12}
-    efficiency: {float64: 0.74, float32: 0.74, tf32: 0.74, float16: 0.74, bfloat16: 0.74, int8: 0.74, attention: 0.75, memory: 0.85}
+    efficiency: {float64: 0.74, float32: 0.74, tf32: 0.74, float16: 0.74, bfloat16: 0.74, int8: 0.74, attention: 0.75, unaligned: 0.27, memory: 0.85}
     multiprocessors: 108
     launch: 3us
     overlap_slowdown: 0.2
@@ -139,7 +140,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 3350e9
     peak_flops: {float64: 67e12, float32: 67e12, tf32: 494.5e12, float16: 989e12, bfloat16: 989e12, float8: 1979e12, int8: 1979e12}
-    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, unaligned: 0.34, memory: 0.85}
     multiprocessors: 132
     launch: 3us
     overlap_slowdown: 0.2
@@ -159,7 +160,7 @@ device_types:
     memory_bytes: 141GB
     memory_bandwidth: 4.8TB/s
     peak_flops: {float64: 67TFLOPS, float32: 67TFLOPS, tf32: 494.5TFLOPS, float16: 989TFLOPS, bfloat16: 989TFLOPS, float8: 1979TFLOPS, int8: 1979TFLOPS}
-    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, unaligned: 0.34, memory: 0.85}
     multiprocessors: 132
     launch: 3us
     overlap_slowdown: 0.2
@@ -179,7 +180,7 @@ device_types:
     memory_bytes: 180GB
     memory_bandwidth: 8TB/s
     peak_flops: {float64: 37TFLOPS, float32: 75TFLOPS, tf32: 1.1PFLOPS, float16: 2.25PFLOPS, bfloat16: 2.25PFLOPS, float8: 4.5PFLOPS, float4: 9PFLOPS, int8: 4.5PFLOPS}
-    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, float4: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, float4: 0.65, int8: 0.65, attention: 0.75, unaligned: 0.34, memory: 0.85}
     multiprocessors: 148
     launch: 3us
     overlap_slowdown: 0.2
@@ -199,7 +200,7 @@ device_types:
     memory_bytes: 186GB
     memory_bandwidth: 8TB/s
     peak_flops: {float64: 40TFLOPS, float32: 80TFLOPS, tf32: 1.25PFLOPS, float16: 2.5PFLOPS, bfloat16: 2.5PFLOPS, float8: 5PFLOPS, float4: 10PFLOPS, int8: 5PFLOPS}
-    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, float4: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, float4: 0.65, int8: 0.65, attention: 0.75, unaligned: 0.34, memory: 0.85}
     multiprocessors: 148
     launch: 3us
     overlap_slowdown: 0.2
@@ -221,7 +222,7 @@ device_types:
     memory_bytes: 279GB
     memory_bandwidth: 8TB/s
     peak_flops: {float64: 1.3TFLOPS, float32: 80TFLOPS, tf32: 1.25PFLOPS, float16: 2.5PFLOPS, bfloat16: 2.5PFLOPS, float8: 5PFLOPS, float4: 15PFLOPS, int8: 160TFLOPS}
-    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, float4: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    efficiency: {float64: 0.7, float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, float4: 0.65, int8: 0.65, attention: 0.75, unaligned: 0.34, memory: 0.85}
     multiprocessors: 148
     launch: 3us
     overlap_slowdown: 0.2
@@ -243,7 +244,7 @@ device_types:
     memory_bytes: 48GB
     memory_bandwidth: 864GB/s
     peak_flops: {float32: 91.6TFLOPS, tf32: 183TFLOPS, float16: 362TFLOPS, bfloat16: 362TFLOPS, float8: 733TFLOPS, int8: 733TFLOPS}
-    efficiency: {float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, memory: 0.85}
+    efficiency: {float32: 0.7, tf32: 0.7, float16: 0.7, bfloat16: 0.7, float8: 0.65, int8: 0.65, attention: 0.75, unaligned: 0.34, memory: 0.85}
     multiprocessors: 142
     launch: 3us
     overlap_slowdown: 0.2
@@ -282,7 +283,7 @@ device_types:
     memory_bytes: 80GiB
     memory_bandwidth: 2039e9
     peak_flops: {float64: 19.5e12, float32: 19.5e12, tf32: 156e12, float16: 312e12, bfloat16: 312e12, int8: 624e12}
-    efficiency: {float64: 0.74, float32: 0.74, tf32: 0.74, float16: 0.74, bfloat16: 0.74, int8: 0.74, attention: 0.75, memory: 0.85}
+    efficiency: {float64: 0.74, float32: 0.74, tf32: 0.74, float16: 0.74, bfloat16: 0.74, int8: 0.74, attention: 0.75, unaligned: 0.27, memory: 0.85}
     multiprocessors: 108
     launch: 3us
     overlap_slowdown: 0.2

@@ -11,6 +11,8 @@ namespace alpa::cost {
 /// matrices, [rows, inner] and [inner, columns].
 struct Product {
   double count = 1, rows = 1, columns = 1, inner = 1;
+  /// Divides the last dimensions of both and of the result; 0 where it does not matter.
+  int64_t alignment = 0;
 };
 
 /// A product of one device, and an all-gather of what it multiplies or a reduce-scatter of
@@ -41,7 +43,10 @@ public:
   /// shape of their product.
   double computeSeconds(double flops, double bytes, llvm::StringRef dtype,
                         const std::optional<Product> &product = {}) const;
-  /// The same for a kernel of its own, which is launched.
+  /// The part of their rate that such products reach: less than 1 where rows are no
+  /// multiple of 16 bytes.
+  double alignedPart(const Product &product, llvm::StringRef dtype) const;
+  /// The same as `computeSeconds` for a kernel of its own, which is launched.
   double kernelSeconds(double flops, double bytes, llvm::StringRef dtype,
                        const std::optional<Product> &product = {}) const;
   /// One kernel that computes attention without storing its scores.

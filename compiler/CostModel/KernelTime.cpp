@@ -94,6 +94,14 @@ double CostModel::productSeconds(const Product &product, double rate) const {
   return best * parts / rate;
 }
 
+double CostModel::alignedPart(const Product &product, llvm::StringRef dtype) const {
+  int64_t bytes = llvm::StringSwitch<int64_t>(canonicalDtype(dtype, mesh.device))
+                      .Cases({"float16", "bfloat16"}, 2)
+                      .Cases({"float8", "int8"}, 1)
+                      .Default(16);
+  return product.alignment * bytes % 16 == 0 ? 1 : mesh.device.unalignedPart();
+}
+
 double CostModel::computeSeconds(double flops, double bytes, llvm::StringRef dtype,
                                  const std::optional<Product> &product) const {
   dtype = canonicalDtype(dtype, mesh.device);
@@ -120,6 +128,8 @@ double CostModel::computeSeconds(double flops, double bytes, llvm::StringRef dty
       arithmetic = productSeconds(*product, rate);
     else
       arithmetic = isKnown ? flops / rate : 0;
+    if (product)
+      *arithmetic /= alignedPart(*product, dtype);
   }
   rate = mesh.device.reachableBytesPerSecond();
   if (!memory)

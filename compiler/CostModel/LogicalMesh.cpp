@@ -244,10 +244,14 @@ double DeviceType::reachableBytesPerSecond() const {
   return memoryBandwidthBytesPerSecond * (part == efficiency.end() ? 1 : part->second);
 }
 
-double DeviceType::attentionPart() const {
-  auto part = efficiency.find("attention");
-  return part == efficiency.end() ? 1 : part->second;
+static double partOf(const DeviceType &type, llvm::StringRef what) {
+  auto part = type.efficiency.find(what);
+  return part == type.efficiency.end() ? 1 : part->second;
 }
+
+double DeviceType::attentionPart() const { return partOf(*this, "attention"); }
+
+double DeviceType::unalignedPart() const { return partOf(*this, "unaligned"); }
 
 /// Kinds of hosts that a submesh may lie on, as far as they have the devices.
 static std::vector<HostKind> kindsOf(const Cluster &cluster, const Submesh &submesh) {
@@ -259,13 +263,13 @@ static std::vector<HostKind> kindsOf(const Cluster &cluster, const Submesh &subm
 }
 
 /// A plan for several kinds of devices must fit the weakest. Its rates are those that
-/// are reached, so only attention has an efficiency of its own.
+/// are reached, so only parts of these are efficiencies.
 static DeviceType weakestDevice(const Cluster &cluster, llvm::ArrayRef<HostKind> kinds) {
   DeviceType weakest = cluster.deviceTypes[kinds.front().deviceType];
   for (llvm::StringMapEntry<double> &entry : weakest.peakFlopsPerSecond)
     entry.second = weakest.reachableFlopsPerSecond(entry.getKey());
   weakest.memoryBandwidthBytesPerSecond = weakest.reachableBytesPerSecond();
-  double attention = weakest.attentionPart();
+  double attention = weakest.attentionPart(), unaligned = weakest.unalignedPart();
   for (const HostKind &kind : kinds) {
     const DeviceType &type = cluster.deviceTypes[kind.deviceType];
     weakest.memoryBytes = std::min(weakest.memoryBytes, type.memoryBytes);
@@ -274,11 +278,13 @@ static DeviceType weakestDevice(const Cluster &cluster, llvm::ArrayRef<HostKind>
     for (llvm::StringMapEntry<double> &entry : weakest.peakFlopsPerSecond)
       entry.second = std::min(entry.second, type.reachableFlopsPerSecond(entry.getKey()));
     attention = std::min(attention, type.attentionPart());
+    unaligned = std::min(unaligned, type.unalignedPart());
     weakest.overlapSlowdown = std::max(weakest.overlapSlowdown, type.overlapSlowdown);
     weakest.collectiveMatmul &= type.collectiveMatmul;
   }
   weakest.efficiency.clear();
   weakest.efficiency["attention"] = attention;
+  weakest.efficiency["unaligned"] = unaligned;
   return weakest;
 }
 

@@ -375,6 +375,20 @@ static void testCosts() {
     CHECK(seconds(product) * 1e12 >=
           2 * product.count * product.rows * product.columns * product.inner);
   }
+  // Rows of no multiple of 16 bytes, where the device says what that costs.
+  Product odd{1, 1024, 1001, 4096, 1001};
+  for (double part : {1.0, 0.25}) {
+    tiled.deviceTypes[0].efficiency["unaligned"] = part;
+    CostModel rows(makeMesh(tiled, {1, 1}, {1}));
+    CHECK(rows.alignedPart(odd, "bf16") == part && rows.alignedPart(odd, "i8") == part);
+    CHECK(rows.alignedPart(odd, "f32") == 1); // Measured of 16 bits alone.
+    Product even = odd;
+    even.alignment = 1000;
+    CHECK(rows.alignedPart(even, "bf16") == 1 && rows.alignedPart(Product(), "bf16") == 1);
+    CHECK(close(rows.computeSeconds(1e12, 0, "bf16", odd) * part,
+                rows.computeSeconds(1e12, 0, "bf16", even)));
+  }
+  tiled.deviceTypes[0].efficiency.clear();
   // A kernel of its own takes at least as long as its launch.
   tiled.deviceTypes[0].launchSeconds = 1e-3;
   CostModel launched(makeMesh(tiled, {1, 1}, {1}));

@@ -1,5 +1,6 @@
 // RUN: alpa-opt %s '-alpa-pad-dimensions=parts=2,4,8 most-waste=1.0' -split-input-file | FileCheck %s
 // RUN: alpa-opt %s '-alpa-pad-dimensions=parts=2,4,8 most-waste=0.02' -split-input-file | FileCheck %s --check-prefix=LITTLE
+// RUN: alpa-opt %s '-alpa-pad-dimensions=parts=1 most-waste=0.3 align-rows=true' -split-input-file | FileCheck %s --check-prefix=ROWS
 
 // LITTLE-NOT: stablehlo.pad
 
@@ -92,4 +93,18 @@ func.func @main(%w: tensor<13x8xf32>, %i: tensor<13x1xi32>, %x: tensor<8x8xf32>,
     stablehlo.return %s : tensor<f32>
   }) : (tensor<20x8xf32>, tensor<13x1xi32>, tensor<13x8xf32>) -> tensor<20x8xf32>
   return %sum : tensor<20x8xf32>
+}
+
+// -----
+
+// Rows of 13 numbers of 16 bits are no multiple of 16 bytes; those of 32 bits stay as they are.
+// ROWS-NOT: 5 to
+// ROWS: alpa.padded = ["13 to 16"]
+// ROWS: stablehlo.dot_general {{.*}} -> tensor<4x16xbf16>
+// ROWS: stablehlo.dot_general {{.*}} -> tensor<4x11xf32>
+// CHECK: alpa.padded = ["11 to 16", "13 to 16"]
+func.func @main(%x: tensor<4x16xbf16>, %w: tensor<16x13xbf16>, %y: tensor<4x16xf32>, %v: tensor<16x11xf32>) -> (tensor<4x13xbf16>, tensor<4x11xf32>) {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<4x16xbf16>, tensor<16x13xbf16>) -> tensor<4x13xbf16>
+  %1 = stablehlo.dot_general %y, %v, contracting_dims = [1] x [0] : (tensor<4x16xf32>, tensor<16x11xf32>) -> tensor<4x11xf32>
+  return %0, %1 : tensor<4x13xbf16>, tensor<4x11xf32>
 }

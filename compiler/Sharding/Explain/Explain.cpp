@@ -319,6 +319,12 @@ void Explainer::addOps() {
           row.computePicoseconds - std::max(least, row.computePicoseconds / numDevices);
       row.maySplit = maySplit(part, projection);
     }
+    if (info.rule.heavy && !info.attention) {
+      double part = model.alignedPart(builder.shapeOfProduct(info, projection, strategy),
+                                      analysis::getComputeType(info.op));
+      row.unalignedPicoseconds = std::llround(row.computePicoseconds * (1 - part));
+      explanation.unalignedPicoseconds += row.unalignedPicoseconds;
+    }
     if (info.rule.heavy && shares < numDevices) {
       row.parts = shares;
       explanation.repeatedPicoseconds +=
@@ -812,6 +818,8 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
     }
     if (row.parts)
       fields.push_back(named("parts", number(row.parts)));
+    if (row.unalignedPicoseconds > 0)
+      fields.push_back(named("unaligned_seconds", seconds(row.unalignedPicoseconds)));
     if (!row.types.empty())
       fields.push_back(named("types", text(row.types)));
     if (!row.line.empty())
@@ -866,6 +874,7 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
        named("communication", builder.getArrayAttr(trafficRows)),
        named("product_seconds", seconds(productPicoseconds)),
        named("repeated_seconds", seconds(repeatedPicoseconds)),
+       named("unaligned_seconds", seconds(unalignedPicoseconds)),
        named("recomputed_seconds", seconds(recomputedPicoseconds)),
        named("weight_move_seconds", seconds(weightMovePicoseconds)),
        named("new_weight_seconds", seconds(newWeightPicoseconds)),

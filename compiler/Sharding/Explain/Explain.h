@@ -26,6 +26,7 @@ struct ExplainedOp {
   int decision = -1;                    // That it follows, if any.
   bool isWhole = false;                 // Computed by every device of several.
   int64_t wholePicoseconds = 0;         // Of its computation, what sharing it would save.
+  int64_t unalignedPicoseconds = 0;     // And rows of multiples of 16 bytes.
   bool maySplit = false;                // Another choice of the decision has devices share it.
   /// Of a product: in how many parts devices share it, if fewer than there are devices.
   int64_t parts = 0;
@@ -88,6 +89,8 @@ struct Explanation {
   int64_t productPicoseconds = 0;  // Of all products that `axes` is about.
   /// Of `computePicoseconds`: what products would save if all devices shared them.
   int64_t repeatedPicoseconds = 0;
+  /// Of `computePicoseconds`: what products would save whose rows were multiples of 16 bytes.
+  int64_t unalignedPicoseconds = 0;
   /// Of a step: what layers take that are computed again, with their communication.
   int64_t recomputedPicoseconds = 0;
   /// Of a step: what it costs to move weights in each micro-batch, and to gather new ones.

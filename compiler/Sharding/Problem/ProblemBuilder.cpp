@@ -1182,6 +1182,15 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
   return uses;
 }
 
+cost::Product ProblemBuilder::shapeOfProduct(const OpInfo &info, const RuleProjection &projection,
+                                             const Strategy &strategy) const {
+  double flops = workOf(info, projection, strategy).flops;
+  cost::Product product = productOf(info.rule, strategy.axes, flops, projection);
+  if (!llvm::isa<stablehlo::DotGeneralOp>(info.op)) // Others' kernels bring their own layouts.
+    product.alignment = 0;
+  return product;
+}
+
 int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &projection,
                                     const Strategy &strategy) const {
   if (!info.rule.work.empty())
@@ -1192,7 +1201,7 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
   llvm::StringRef dtype = analysis::getComputeType(info.op);
   std::optional<cost::Product> product;
   if (info.rule.heavy && !info.attention)
-    product = productOf(info.rule, strategy.axes, work.flops, projection);
+    product = shapeOfProduct(info, projection, strategy);
   double seconds = info.attention  ? attentionSeconds(info, projection, strategy)
                    : work.launches ? model.kernelSeconds(work.flops, work.bytes, dtype, product)
                                    : model.computeSeconds(work.flops, work.bytes, dtype, product);

@@ -190,6 +190,9 @@ public:
                       llvm::ArrayRef<unsigned> choices) const;
   int64_t picoseconds(const OpInfo &info, const RuleProjection &projection,
                       const Strategy &strategy) const;
+  /// Of a dot or a convolution.
+  cost::Product shapeOfProduct(const OpInfo &info, const RuleProjection &projection,
+                               const Strategy &strategy) const;
   /// Nothing of loops, whose costs are those of their bodies.
   LocalWork workOf(const OpInfo &info, const RuleProjection &projection,
                    const Strategy &strategy) const;

@@ -3,6 +3,7 @@
 #include "compiler/Sharding/Problem/Strategies.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include <numeric>
 
 using namespace alpa;
 using namespace alpa::sharding;
@@ -248,6 +249,18 @@ cost::Product sharding::productOf(const ShardingRule &rule, const Assignment &ax
   }
   product.rows = results / (product.count * product.columns);
   product.inner = flops / (2 * results);
+  for (const TensorFactors *tensor : {&rule.operands[0], &right, &rule.results[0]})
+    for (const analysis::DimFactors &dim : llvm::reverse(*tensor)) {
+      int64_t size = 1, whole = 1;
+      for (unsigned factor : dim) {
+        whole *= rule.factors[factor].size;
+        size *= rule.factors[factor].size / projection.numShares(axes, {factor});
+      }
+      if (whole == 1)
+        continue;
+      product.alignment = std::gcd(product.alignment, size);
+      break;
+    }
   return product;
 }
 

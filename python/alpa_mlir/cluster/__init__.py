@@ -125,6 +125,12 @@ class Cluster:
         return tuple(counts)
 
     @property
+    def reads_rows_slowly(self) -> bool:
+        """Whether products of some device are slower with rows of no multiple of 16 bytes."""
+        types = self._fields["device_types"].values()
+        return any(kind.get("efficiency", {}).get("unaligned", 1) < 1 for kind in types)
+
+    @property
     def host_device_types(self) -> tuple[str, ...]:
         """Name of the device type of each host."""
         return tuple(name for count, name in self.host_groups for _ in range(count))

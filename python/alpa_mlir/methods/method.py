@@ -852,12 +852,14 @@ def padding_passes(cluster: Cluster, padding: str) -> tuple[str, ...]:
     parts = {part for devices in hosts for part in _divisors(devices)}
     if len(set(hosts)) == 1:
         parts.update(hosts[0] * part for part in _divisors(len(hosts)))
-    if padding == "none" or parts == {1}:
+    aligns = cluster.reads_rows_slowly
+    if padding == "none" or (parts == {1} and not aligns):
         return ()
     wastes = (_LITTLE_PADDING,) if padding == "little" else (_MOST_PADDING, _LITTLE_PADDING)
-    listed = ",".join(map(str, sorted(parts - {1})))
+    listed = ",".join(map(str, sorted(parts - {1}) or [1]))
+    rows = {"align-rows": "true"} if aligns else {}
     return tuple(
-        _with_options("alpa-pad-dimensions", {"parts": listed, "most-waste": str(waste)})
+        _with_options("alpa-pad-dimensions", {"parts": listed, "most-waste": str(waste)} | rows)
         for waste in wastes
     )
 

@@ -113,6 +113,7 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
         lines.append(f"      {row['specs']}")
     lines += _whole_lines(wanted(found["ops"]), total + exposed)
     lines += _repeated_lines(wanted(found["ops"]), found.get("repeated_seconds", 0.0))
+    lines += _unaligned_lines(wanted(found["ops"]))
 
     decisions = sorted(wanted(found["decisions"]), key=lambda row: -row["seconds"])
     lines.append(f"decisions by cost, {min(most, len(decisions))} of {len(decisions)}")
@@ -231,6 +232,25 @@ def _repeated_lines(rows: list[Row], seconds: float) -> list[str]:
         times = f", {len(each)} times" if len(each) > 1 else ""
         lines.append(f"  {_time(sum(each)):>12}  {' '.join(filter(None, words))}{times}")
     return lines + _whole_tokens_lines([row for row in rows if row.get("parts", 1) > 1])
+
+
+def _unaligned_lines(rows: list[Row]) -> list[str]:
+    """Products whose rows tensor cores read slowly; by line."""
+    places: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if lost := row.get("unaligned_seconds", 0.0):
+            places.setdefault((row["types"], row.get("line", "")), []).append(lost)
+    if not places:
+        return []
+    seconds = sum(map(sum, places.values()))
+    lines = [
+        f"products with rows that are no multiple of 16 bytes, {sum(map(len, places.values()))}: "
+        f"{_time(seconds)} more than with longer rows"
+    ]
+    for (types, line), each in sorted(places.items(), key=lambda item: -sum(item[1])):
+        times = f", {len(each)} times" if len(each) > 1 else ""
+        lines.append(f"  {_time(sum(each)):>12}  {types}{f' at {line}' * bool(line)}{times}")
+    return lines
 
 
 def _whole_tokens_lines(rows: list[Row]) -> list[str]:

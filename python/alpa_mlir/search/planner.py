@@ -1165,7 +1165,7 @@ def _best_variant(
         if error is not None:  # The user is told of what does not depend on padding.
             misfit = planner, error
         for variant in others:
-            if (chosen is None and not explains) or (chosen and not _repeats_products(chosen)):
+            if (chosen is None and not explains) or (chosen and not _wants_padding(chosen)):
                 break
             planner = Planner(candidates_of(variant, drops_pins))
             if planner.pads(chosen):
@@ -1260,11 +1260,12 @@ def _may_offload_activations(chosen: Chosen) -> bool:
     )
 
 
-def _repeats_products(chosen: Chosen) -> bool:
-    """Whether devices of some stage compute so many products alike that longer dimensions, which
-    more of them could share, are worth a search."""
+def _wants_padding(chosen: Chosen) -> bool:
+    """Whether devices of some stage compute so many products alike, or read so many rows slowly,
+    that longer dimensions are worth a search."""
     return any(
-        stage.get("repeated_seconds", 0.0) > _REPEATED * stage.get("compute_seconds", 0.0)
+        stage.get("repeated_seconds", 0.0) + stage.get("unaligned_seconds", 0.0)
+        > _REPEATED * stage.get("compute_seconds", 0.0)
         for stage in chosen.found.stages
     )
 
