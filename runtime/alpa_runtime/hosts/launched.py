@@ -106,11 +106,13 @@ class Meeting:
                 fix="give --coordinator the name or address of the first host",
             ) from None
         ip = str(found[0][4][0])
-        return Address(PROTOCOL, self.num_hosts, self._key_of("driver"), "", "", ip, self.port)
+        key = self._key_of("driver")
+        return Address(PROTOCOL, self.num_hosts, key, "", "", ip, self.port, "the driver")
 
     def agent(self, rank: int) -> Address:
         """The end of a host, which only dials."""
-        return Address(PROTOCOL, rank, self._key_of(f"host {rank}"), "", "", "", -1)
+        name = f"host {rank}"
+        return Address(PROTOCOL, rank, self._key_of(name), "", "", "", -1, name)
 
     def _key_of(self, end: str) -> str:
         """Whoever overhears one end's key does not know the others'."""

@@ -323,8 +323,8 @@ class DriverEnds:
         """Ends with new keys, which can dial by a local socket and by TCP."""
         host = host_identity()
         work, beside = (
-            Address(PROTOCOL, end, secrets.token_hex(16), host, "driver", "", -1).to_text()
-            for end in (_WORK, _BESIDE)
+            Address(PROTOCOL, end, secrets.token_hex(16), host, "driver", "", -1, name).to_text()
+            for end, name in ((_WORK, "the driver"), (_BESIDE, "the driver's pings"))
         )
         return DriverEnds(work, beside)
 
@@ -344,7 +344,7 @@ class Entrance:
             rank: Address.from_text(text, rank)
             for rank, text in ((_WORK, driver.work), (_BESIDE, driver.beside))
         }
-        own, self._listeners = listen(_WORKER, ip, local=True, tcp=True)
+        own, self._listeners = listen(_WORKER, ip, local=True, tcp=True, name="the worker")
         self.address: str = own.to_text()
         self._reception = Reception(own, self._listeners, ends)
 

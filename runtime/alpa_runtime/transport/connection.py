@@ -64,6 +64,7 @@ class Address:
         local: name of a socket on that host, which everybody there can see, or "" if the end
             shares no memory.
         ip, port: of a TCP socket, or "" and 0.
+        name: what errors call it; by default its rank.
     """
 
     protocol: int
@@ -73,6 +74,12 @@ class Address:
     local: str
     ip: str
     port: int
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """Names it in errors."""
+        return self.name or f"rank {self.rank}"
 
     def to_text(self) -> str:
         """As JSON on one line."""
@@ -118,7 +125,7 @@ class Address:
         if self.port and other.port:
             return "tcp"
         raise TransportError(
-            f"rank {self.rank} can reach rank {other.rank} neither by shared memory nor by TCP",
+            f"{self.title} can reach {other.title} neither by shared memory nor by TCP",
             fix="allow both kinds",
             peer=other.rank,
         )
@@ -237,11 +244,11 @@ def dial(own: Address, peer: Address, deadline: float) -> socket.socket:
         TransportError: it cannot be reached, is another one than its address says, or refuses.
     """
     family, place = socket.AF_UNIX, f"\0{peer.local}"
-    where = f"rank {peer.rank} on this host"
+    where = f"{peer.title} on this host"
     if own.through(peer) == "tcp":
         family = socket.AF_INET6 if ":" in peer.ip else socket.AF_INET
         place = (peer.ip, peer.port)
-        where = f"rank {peer.rank} at {peer.ip}:{peer.port}"
+        where = f"{peer.title} at {peer.ip}:{peer.port}"
     stream: socket.socket | None = None
     try:
         stream = socket.socket(family)
@@ -288,26 +295,29 @@ def _exactly(stream: socket.socket, size: int, deadline: float) -> bytes:
     return found
 
 
-def listen(rank: int, ip: str, *, local: bool, tcp: bool) -> tuple[Address, list[socket.socket]]:
+def listen(
+    rank: int, ip: str, *, local: bool, tcp: bool, name: str = ""
+) -> tuple[Address, list[socket.socket]]:
     """An end's address, with a key of its own, and the sockets that listen there.
 
     Args:
         local: peers on this host connect by a local socket, where there are such.
         tcp: others may connect, at `ip`; they may if there are no local sockets.
+        name: what errors call the end.
 
     Raises:
         TransportError: nobody can listen on `ip`.
     """
     key, host = secrets.token_hex(16), host_identity()
-    name = f"alpa-mlir-{secrets.token_hex(16)}" if local and host else ""
+    place = f"alpa-mlir-{secrets.token_hex(16)}" if local and host else ""
     listeners: list[socket.socket] = []
     port = 0
     try:
-        if name:
+        if place:
             listeners.append(socket.socket(socket.AF_UNIX))
-            listeners[0].bind(f"\0{name}")  # Such a name lasts as long as the socket.
+            listeners[0].bind(f"\0{place}")  # Such a name lasts as long as the socket.
             listeners[0].listen(_BACKLOG)
-        if tcp or not name:
+        if tcp or not place:
             family = socket.AF_INET6 if ":" in ip else socket.AF_INET
             listeners.append(socket.create_server((ip, 0), family=family, backlog=_BACKLOG))
             port = int(listeners[-1].getsockname()[1])
@@ -318,7 +328,8 @@ def listen(rank: int, ip: str, *, local: bool, tcp: bool) -> tuple[Address, list
             f"cannot listen on {ip} ({error.strerror or error})",
             fix="give make_transport an `ip` of this host",
         ) from None
-    return Address(PROTOCOL, rank, key, host, name, ip if port else "", port), listeners
+    own = Address(PROTOCOL, rank, key, host, place, ip if port else "", port, name)
+    return own, listeners
 
 
 @dataclass(eq=False)
@@ -394,7 +405,7 @@ class Reception:
                 while len(self.came) < wanted:
                     left = deadline - time.monotonic()
                     if given_up():
-                        raise TransportError(f"rank {self.own.rank} was closed")
+                        raise TransportError(f"{self.own.title} was closed")
                     if left <= 0:
                         raise self._late()
                     for key, _ in selector.select(min(left, _LOOK_SECONDS)):
@@ -487,13 +498,14 @@ class Reception:
             TransportError: why not.
         """
         if not _is_key(greeting.get("yours"), self.own.key):
-            raise TransportError(f"it does not know rank {self.own.rank}'s key")
+            raise TransportError(f"it does not know {self.own.title}'s key")
         rank = greeting.get("rank")
         peer = self.expected.get(rank) if isinstance(rank, int) else None
         if peer is None or not _is_key(greeting.get("own"), peer.key):
-            raise TransportError(f"it says that it is rank {rank}, and is not")
+            said = f"rank {rank}" if peer is None else peer.title
+            raise TransportError(f"it says that it is {said}, and is not")
         if peer.rank in self.came:
-            raise TransportError(f"rank {rank} is there already")
+            raise TransportError(f"{peer.title} is there already")
         stream.setblocking(True)
         set_options(stream)
         stream.sendall(_greeting(own=self.own.key))
@@ -501,10 +513,11 @@ class Reception:
 
     def _late(self) -> TransportError:
         missing = sorted(set(self.expected) - set(self.came))
+        names = ", ".join(self.expected[rank].title for rank in missing)
         more = f" and {self._not_named} more" if self._not_named else ""
         refused = f"; refused: {', '.join(self.refusals)}{more}" if self.refusals else ""
         return TransportError(
-            f"ranks {missing} did not connect to rank {self.own.rank} in time{refused}",
+            f"{names} did not connect to {self.own.title} in time{refused}",
             fix="start all workers, and open the way between their hosts",
             peer=missing[0],
         )

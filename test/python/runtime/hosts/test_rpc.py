@@ -79,7 +79,7 @@ def test_a_driver_connects_and_nobody_else(far):
     with pytest.raises(errors.WorkerError, match=r"worker 1: the driver cannot connect.*refused"):
         connect(stranger, entrance.address, 10, "worker 1")
     other = replace(Address.from_text(entrance.address, 0), key="guessed").to_text()
-    with pytest.raises(errors.WorkerError, match="does not know rank 0's key"):
+    with pytest.raises(errors.WorkerError, match="does not know the worker's key"):
         connect(driver, other, 10, "worker 1")
     ours = connect(driver, entrance.address, 10, "worker 1")
     waiting.join()
@@ -96,7 +96,7 @@ def test_a_driver_connects_and_nobody_else(far):
 
 
 def test_a_driver_that_stays_away_is_not_waited_for():
-    with pytest.raises(errors.TransportError, match=r"ranks \[1, 2\] did not connect"):
+    with pytest.raises(errors.TransportError, match="the driver's pings did not connect"):
         Entrance(own_ip(), DriverEnds.make()).wait(0.05)
 
 
