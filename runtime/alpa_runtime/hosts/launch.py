@@ -20,20 +20,26 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from alpa_runtime.errors import WorkerError
+from alpa_runtime.hosts import guard
 from alpa_runtime.hosts.launched import LEAST_KEY, MEETING_DESCRIPTOR, Agent, Hall, Meeting
+from alpa_runtime.hosts.subprocesses import how_it_ended
 
 #: The variable that may hold the key.
 KEY_VARIABLE = "ALPA_MLIR_LAUNCH_KEY"
 _LEAVE_SECONDS = 10.0
 _LONGEST_KEY = 4096
-_SECONDS_TO_TERMINATE = 10.0
+_SECONDS_TO_TERMINATE = guard.TERMINATE_SECONDS + 2 * guard.LEFT_SECONDS
 _RESTART_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
+_LAST_LINES = 5
+_LAST_WORDS_SECONDS = 1.0
 _log = logging.getLogger("alpa_mlir.launch")
 
 
@@ -341,35 +347,42 @@ def _drive(command: Sequence[str], meeting: Meeting, restarts: int, output: _Log
 def _driver(
     command: Sequence[str], meeting: Meeting, out: int, errors: int
 ) -> Generator[subprocess.Popen[bytes], None, None]:
-    """The program, which reads the meeting from a descriptor; it ends with the launch."""
+    """The program, which reads the meeting from a descriptor, under a guard that ends it and all
+    that it has started when this process ends."""
     reading, writing = os.pipe()
+    alive, end = os.pipe()
+    refusal, refuse = os.pipe()
+    handed = (alive, refuse, reading)
+    guard_command = [sys.executable, "-I", "-S", guard.__file__, *map(str, handed), *command]
     try:
         with os.fdopen(writing, "w") as to:
             to.write(meeting.to_text())
         process = subprocess.Popen(
-            command,
-            pass_fds=[reading],
+            guard_command,
+            pass_fds=handed,
             stdout=out,
             stderr=errors,
             env={**os.environ, MEETING_DESCRIPTOR: str(reading)},
         )
-    except OSError as error:
-        raise WorkerError(
-            f"{shlex.join(command)} cannot be started ({error.strerror or error})",
-            where="launch",
-            fix="give a program behind `--`, as on a command line",
-        ) from None
     finally:
-        os.close(reading)
+        for number in handed:
+            os.close(number)
     try:
+        with os.fdopen(refusal, "r") as said:
+            why = said.read()
+        if why:
+            raise WorkerError(
+                f"{shlex.join(command)} cannot be started ({os.strerror(int(why))})",
+                where="launch",
+                fix="give a program behind `--`, as on a command line",
+            )
         yield process
     finally:
-        if process.poll() is None:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_SECONDS_TO_TERMINATE)
-            process.kill()
-            process.wait()
+        os.close(end)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_SECONDS_TO_TERMINATE)
+        process.kill()
+        process.wait()
 
 
 def _dismiss(meeting: Meeting, status: int) -> None:
@@ -387,6 +400,65 @@ def _dismiss(meeting: Meeting, status: int) -> None:
     hall.close()
     if missing := sorted(others - told):
         _log.warning("hosts %s have not heard of the end", ", ".join(map(str, missing)))
+
+
+class _Remote:
+    """What goes to one host: shows what it says as an error, and remembers the end of it.
+
+    Raises:
+        WorkerError: it cannot be started.
+    """
+
+    def __init__(self, ssh: Sequence[str], host: str, line: str, key: str) -> None:
+        self.host = host
+        self._command = shlex.join(ssh)
+        self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
+        self._reported = False
+        try:
+            self.process = subprocess.Popen(
+                [*ssh, host, line], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        except OSError as error:
+            raise WorkerError(
+                f"{ssh[0]} cannot be started ({error.strerror or error})",
+                where="launch",
+                fix="install it, or give --ssh",
+            ) from None
+        self._reader = threading.Thread(target=self._read, name="alpa-mlir ssh", daemon=True)
+        self._reader.start()
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(f"{key}\n".encode())
+            self.process.stdin.flush()  # It stays open: with it the host's launch ends.
+
+    def _read(self) -> None:
+        stream: Any = self.process.stderr
+        for line in stream:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.buffer.write(line)
+                sys.stderr.buffer.flush()
+            self._last.append(line.rstrip())
+
+    def report(self, expected: int = 0) -> None:
+        """Say, once, if it has ended with another status."""
+        code = self.process.poll()
+        if self._reported or code is None or code == expected:
+            return
+        self._reported = True
+        self._reader.join(_LAST_WORDS_SECONDS)  # What it left behind may have its output open.
+        lines = [line.decode(errors="replace") for line in list(self._last) if line]
+        said = f"; its last lines: {' | '.join(lines)}" if lines else "; it said nothing"
+        _log.warning("host %s: `%s` %s%s", self.host, self._command, how_it_ended(code), said)
+
+    def end(self) -> None:
+        """End the launch there."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_SECONDS_TO_TERMINATE)
+        self.process.kill()
+        self.process.wait()
 
 
 def launch_by_ssh(
@@ -412,11 +484,11 @@ def launch_by_ssh(
         The status that the program ended with.
 
     Raises:
-        WorkerError: SSH cannot be started, or a host's launch failed before the program ended.
+        WorkerError: SSH cannot be started.
     """
     key = secrets.token_hex(32)
     coordinator = coordinator or f"{hosts[0].rpartition('@')[2]}:{DEFAULT_PORT}"
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[_Remote] = []
     options = ["--restarts", str(restarts), "--start-seconds", f"{start_seconds:g}"]
     options += ["--logs", str(logs)] if logs else []
     path = os.environ.get("PYTHONPATH", "")
@@ -427,33 +499,22 @@ def launch_by_ssh(
             words += ["--coordinator", coordinator, *options, "--"]
             line = f"cd {shlex.quote(os.getcwd())} && PYTHONPATH={shlex.quote(path)} exec "
             line += shlex.join([*words, *command])
-            try:
-                process = subprocess.Popen([*ssh, host, line], stdin=subprocess.PIPE)
-            except OSError as error:
-                raise WorkerError(
-                    f"{ssh[0]} cannot be started ({error.strerror or error})",
-                    where="launch",
-                    fix="install it, or give --ssh",
-                ) from None
-            started.append(process)
-            with contextlib.suppress(OSError):
-                assert process.stdin is not None
-                process.stdin.write(f"{key}\n".encode())
-                process.stdin.flush()  # It stays open: with it the host's launch ends.
-        status = started[0].wait()
-        for process in started[1:]:
+            started.append(_Remote(ssh, host, line, key))
+        first, *others = started
+        while (code := first.process.poll()) is None:
+            for remote in others:  # The run may go on without it, and waits for it a while.
+                remote.report()
+            time.sleep(_LOOK_SECONDS)
+        first.report()
+        deadline = time.monotonic() + 2 * _LEAVE_SECONDS
+        for remote in others:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(2 * _LEAVE_SECONDS)
-        return status if status >= 0 else 128 - status
+                remote.process.wait(max(0.0, deadline - time.monotonic()))
+            remote.report(expected=code)
+        return code if code >= 0 else 128 - code
     finally:
-        for process in started:
-            if process.stdin is not None:
-                with contextlib.suppress(OSError):
-                    process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_SECONDS_TO_TERMINATE)
-            process.kill()
-            process.wait()
+        for remote in started:
+            remote.end()
 
 
 def end_with_input() -> str:

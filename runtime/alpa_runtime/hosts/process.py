@@ -12,7 +12,6 @@ import os
 import platform
 import re
 import socket
-import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -138,16 +137,6 @@ def out_of_memory_kills() -> int:
             if name == "oom_kill":
                 return int(count)
     return 0
-
-
-def die_with_parent() -> None:
-    """The kernel kills this process when the thread that started it ends, even if it is stopped."""
-    if sys.platform == "linux":
-        import ctypes
-        import signal
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL), 0, 0, 0)
 
 
 class HostProcess:

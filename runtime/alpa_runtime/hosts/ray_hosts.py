@@ -31,6 +31,7 @@ from alpa_runtime.errors import (
     check_type,
 )
 from alpa_runtime.foreign_errors import ActorEnd, actor_end
+from alpa_runtime.hosts.guard import die_with_parent
 from alpa_runtime.hosts.process import (
     OUT_OF_MEMORY_KILL,
     HostProcess,
@@ -38,7 +39,6 @@ from alpa_runtime.hosts.process import (
     Platform,
     ProcessFacts,
     boot_id,
-    die_with_parent,
     out_of_memory_kills,
     portable_error,
     start_ticks,

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from alpa_runtime.errors import TransportError, WorkerError, WorkerLostError
-from alpa_runtime.hosts.process import CONTROL, HostProcess, die_with_parent, portable_error
+from alpa_runtime.hosts.guard import die_with_parent
+from alpa_runtime.hosts.process import CONTROL, HostProcess, portable_error
 from alpa_runtime.transport.connection import Address, Reception, dial, host_identity, listen
 from alpa_runtime.transport.framing import PROTOCOL
 from alpa_runtime.transport.shared_memory import aligned

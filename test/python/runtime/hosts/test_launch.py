@@ -192,7 +192,58 @@ def test_another_key_is_refused(launches):
     assert other.wait(SECONDS) == 1
     assert "1 of the launch's 2 came within 3 s; hosts 1 are not there" in made.said(0)
     assert "host 1: no driver within 2 s" in made.said(1)
+    assert "it does not know the driver's key" in made.said(1)
     assert "Traceback" not in made.said(1)
+
+
+# A child in a session of its own that no SIGTERM ends, and a grandchild whose parent is gone.
+WITH_CHILDREN = """
+import os, subprocess, sys, time
+stubborn = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
+child = subprocess.Popen(stubborn, start_new_session=True)
+line = "sleep 1000 >&- & echo $!"
+far = subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, start_new_session=True)
+with open(sys.argv[1] + "~", "w") as file:
+    file.write(f"[{os.getpid()}, {child.pid}, {int(far.stdout)}]")
+os.rename(sys.argv[1] + "~", sys.argv[1])
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, None])
+def test_a_program_and_what_it_started_end_with_the_launch(tmp_path, how):
+    """However the launch ends, and when the program ends by itself."""
+    file = tmp_path / "pids"
+    program = [sys.executable, "-c", WITH_CHILDREN, file, "1000" if how else "0"]
+    command = [sys.executable, "-m", "alpa_mlir", "launch", "--restarts", "0", "--", *program]
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
+    process = subprocess.Popen([str(word) for word in command], env=environment)
+    try:
+        wait_for(file.exists)
+        there = json.loads(file.read_text())
+        if how:
+            process.send_signal(how)
+        code = process.wait(SECONDS)
+        assert code == {signal.SIGTERM: 143, signal.SIGKILL: -9, None: 0}[how]
+        wait_for(lambda: not any(map(start_ticks, there)))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_an_ssh_that_fails_is_named(launches, tmp_path):
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\necho "no way to $1" >&2\nexit 255\n')
+    ssh.chmod(0o755)
+    made = launches(1, variables=lambda _: {})
+    options = ["--hosts", "node0,node1", "--ssh", str(ssh)]
+    assert made.start(0, options=options).wait(SECONDS) == 255
+    for host in ("node0", "node1"):
+        said = f"host {host}: `{ssh}` ended with status 255; its last lines: no way to {host}"
+        assert (said in made.said(0)) == (host == "node0"), made.everything()
+    silent = ["--hosts", "node0", "--ssh", "/bin/false"]
+    assert made.start(0, options=silent).wait(SECONDS) == 1
+    assert "host node0: `/bin/false` ended with status 1; it said nothing" in made.said(0)
 
 
 def test_by_ssh(launches, tmp_path):
