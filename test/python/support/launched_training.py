@@ -1,9 +1,10 @@
 """A program that `alpa-mlir launch` runs: trains the handmade step on workers of the launch.
 
 Run: launched_training.py FOLDER [--steps N] [--pause S] [--fail-once] [--fail STATUS]
-     [--hosts-seconds S] [--elastic]
+     [--hosts-seconds S] [--frozen-seconds S] [--elastic]
 
-It writes its workers' process numbers to FOLDER/pids after each load, the number of the step to
+It writes its workers' process numbers to FOLDER/pids after each load, and adds them to
+FOLDER/groups, the number of the step to
 FOLDER/step, and the last state to FOLDER/state.npz.
 """
 
@@ -19,6 +20,7 @@ import jax
 import numpy as np
 import steps
 from alpa_mlir import training
+from alpa_runtime.hosts.watchdog import Limits
 from alpa_runtime.worker_group import Placement
 
 
@@ -54,6 +56,7 @@ def main():
     parser.add_argument("--fail-once", action="store_true")
     parser.add_argument("--fail", type=int)
     parser.add_argument("--hosts-seconds", type=float, default=60.0)
+    parser.add_argument("--frozen-seconds", type=float, default=30.0)
     parser.add_argument("--elastic", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -62,12 +65,17 @@ def main():
     failed = options.folder / "failed"
     plan = steps.two_stage_plan(2)
     workers = alpa_mlir.LaunchedWorkers(
-        Placement(((0, 1), (2, 3))), platform="cpu", hosts_seconds=options.hosts_seconds
+        Placement(((0, 1), (2, 3))),
+        platform="cpu",
+        hosts_seconds=options.hosts_seconds,
+        limits=Limits(frozen_seconds=options.frozen_seconds),
     )
 
     def load():
         step = alpa_mlir.load(plan, workers=workers)
         (options.folder / "pids").write_text(json.dumps(step.loaded.group.pids))
+        with (options.folder / "groups").open("a") as file:
+            print(step.loaded.group.pids, file=file)
         return step
 
     elastic = None
