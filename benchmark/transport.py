@@ -4,7 +4,7 @@ Each way of moving arrays goes to and fro between two processes, as between work
 makes a jax.Array of what it got, and sends back what it holds. A row is half of a round trip, the
 median over rounds and the best; the ways take turns, so that what else the machine does meets all.
 
-- `shared_memory`, `tcp`: alpa_runtime.transport.
+- `shared_memory`, `tcp`, `tls`: alpa_runtime.transport; `tls` is TCP that is encrypted.
 - `unix_socket`, `tcp_socket`: a plain socket, one message at a time, received into new memory.
 - `ray`: an actor's method that is given an array from the object store and returns it.
 - `ucx_shared_memory`, `ucx_tcp`: what `ucx_perftest` of ucx-utils reports for tagged messages with
@@ -67,10 +67,10 @@ class Link(Protocol):
 class OwnLink:
     """alpa_runtime.transport."""
 
-    def __init__(self, rank: int, pipe: Connection, kind: str) -> None:
+    def __init__(self, rank: int, pipe: Connection, kind: str, encrypt: bool = False) -> None:
         from alpa_runtime.transport import make_transport
 
-        self.end = make_transport(rank, ip="127.0.0.1", kinds=[kind])
+        self.end = make_transport(rank, ip="127.0.0.1", kinds=[kind], encrypt=encrypt)
         pipe.send(self.end.address())
         other = pipe.recv()
         own = self.end.address()
@@ -126,6 +126,7 @@ def _memory(data: Data) -> memoryview:
 WAYS: dict[str, Callable[[int, Connection], Link]] = {
     "shared_memory": lambda rank, pipe: OwnLink(rank, pipe, "shared_memory"),
     "tcp": lambda rank, pipe: OwnLink(rank, pipe, "tcp"),
+    "tls": lambda rank, pipe: OwnLink(rank, pipe, "tcp", encrypt=True),
     "unix_socket": lambda rank, pipe: PlainLink(rank, pipe, socket.AF_UNIX),
     "tcp_socket": lambda rank, pipe: PlainLink(rank, pipe, socket.AF_INET),
 }

@@ -72,6 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long hosts wait for the program (default: 600)",
     )
     parser.add_argument(
+        "--encrypt",
+        action="store_true",
+        help="encrypt what goes over TCP (TLS 1.3); on all hosts, which need the program openssl",
+    )
+    parser.add_argument(
         "program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ..", help="what host 0 runs"
     )
 
@@ -89,6 +94,7 @@ def run(options: argparse.Namespace) -> Answer:
         "restarts": options.restarts,
         "logs": options.logs,
         "start_seconds": options.start_seconds,
+        "encrypt": options.encrypt,
     }
     with ended_by_signals():
         if options.hosts is not None:

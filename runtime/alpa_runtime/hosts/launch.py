@@ -282,6 +282,7 @@ def launch(
     restarts: int = 3,
     logs: Path | None = None,
     start_seconds: float = 600.0,
+    encrypt: bool = False,
 ) -> int:
     """Serve as a host, and on host 0 run a program that drives all hosts.
 
@@ -290,6 +291,7 @@ def launch(
         restarts: how often it is started again when it fails.
         logs: a folder: `driver.log`, and `host-RANK.log` of the workers of each host.
         start_seconds: how long a host waits for the driver, also while it is started again.
+        encrypt: encrypt what goes over TCP; the same on all hosts.
 
     Returns:
         The status that the program ended with, on all hosts.
@@ -299,7 +301,7 @@ def launch(
         TransportError: nobody can listen at the place.
     """
     port = place.port or _free_port()
-    meeting = Meeting(place.host, port, place.num_hosts, key)
+    meeting = Meeting(place.host, port, place.num_hosts, key, encrypt)
     output = _Logs(logs)
     try:
         agent = Agent(meeting, place.rank, output.of(f"host-{place.rank}", 2))
@@ -470,6 +472,7 @@ def launch_by_ssh(
     restarts: int = 3,
     logs: Path | None = None,
     start_seconds: float = 600.0,
+    encrypt: bool = False,
 ) -> int:
     """Start a launch on each of some hosts, host 0 being the first; the key goes through SSH.
 
@@ -478,7 +481,7 @@ def launch_by_ssh(
     Args:
         coordinator: `HOST:PORT` of host 0; by default its name, at `DEFAULT_PORT`.
         ssh: the command that runs a line on a host; both are added to it.
-        command, restarts, logs, start_seconds: as of `launch`.
+        command, restarts, logs, start_seconds, encrypt: as of `launch`.
 
     Returns:
         The status that the program ended with.
@@ -491,6 +494,7 @@ def launch_by_ssh(
     started: list[_Remote] = []
     options = ["--restarts", str(restarts), "--start-seconds", f"{start_seconds:g}"]
     options += ["--logs", str(logs)] if logs else []
+    options += ["--encrypt"] if encrypt else []
     path = os.environ.get("PYTHONPATH", "")
     try:
         for rank, host in enumerate(hosts):

@@ -33,13 +33,12 @@ from alpa_runtime.errors import (
     check_type,
 )
 from alpa_runtime.hosts.process import (
-    LoadOptions,
     Platform,
     ProcessFacts,
     out_of_memory_kills,
     portable_error,
 )
-from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside
+from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside, load_options
 from alpa_runtime.hosts.rpc import (
     OUT_OF_MEMORY,
     DriverEnds,
@@ -54,6 +53,7 @@ from alpa_runtime.plan import Plan
 from alpa_runtime.transport.connection import Address, Reception, dial
 from alpa_runtime.transport.device import check_choice
 from alpa_runtime.transport.framing import PROTOCOL
+from alpa_runtime.transport.tls import TlsStream, decrypted, listening_context
 from alpa_runtime.worker_group import Placement, Progress
 
 #: Names the descriptor from which a driver reads its meeting.
@@ -75,12 +75,14 @@ class Meeting:
         host, port: where the driver listens; a name, or an address.
         num_hosts: ranks are from 0; the driver runs on host 0.
         key: secret, and the same on all hosts.
+        encrypt: whether all that goes over TCP is encrypted; the same on all hosts.
     """
 
     host: str
     port: int
     num_hosts: int
     key: str
+    encrypt: bool = False
 
     def to_text(self) -> str:
         """As JSON."""
@@ -107,12 +109,14 @@ class Meeting:
             ) from None
         ip = str(found[0][4][0])
         key = self._key_of("driver")
-        return Address(PROTOCOL, self.num_hosts, key, "", "", ip, self.port, "the driver")
+        return Address(
+            PROTOCOL, self.num_hosts, key, "", "", ip, self.port, "the driver", self.encrypt
+        )
 
     def agent(self, rank: int) -> Address:
         """The end of a host, which only dials."""
         name = f"host {rank}"
-        return Address(PROTOCOL, rank, self._key_of(name), "", "", "", -1, name)
+        return Address(PROTOCOL, rank, self._key_of(name), "", "", "", -1, name, self.encrypt)
 
     def _key_of(self, end: str) -> str:
         """Whoever overhears one end's key does not know the others'."""
@@ -123,9 +127,11 @@ class Meeting:
         """The driver's socket.
 
         Raises:
-            TransportError: nobody can listen there.
+            TransportError: nobody can listen there, or there is no certificate for TLS.
         """
         own = self.driver()
+        if self.encrypt:
+            listening_context()
         family = socket.AF_INET6 if ":" in own.ip else socket.AF_INET
         try:
             return socket.create_server((own.ip, own.port), family=family, backlog=1024)
@@ -285,7 +291,11 @@ class Agent:
         def wait() -> None:
             with contextlib.suppress(TransportError):  # The driver knows that it has not come.
                 streams = entrance.wait(seconds)
-                ends = (streams.work, streams.beside)
+                # TLS is of this process.
+                ends = [
+                    decrypted(end) if isinstance(end, TlsStream) else end
+                    for end in (streams.work, streams.beside)
+                ]
                 options = ["--die-with-parent", "--address", ip]
                 with started.lock:
                     if started.is_over:
@@ -555,6 +565,7 @@ class LaunchedWorkers:
         limits: how long things may take.
         device_transport: how values go from device to device: "auto" (the best of what all have
             installed, for GPUs), "nccl", "nixl", or "host".
+        encrypt: refuse a launch that does not encrypt (`--encrypt`).
 
     Raises:
         TransportError: there is no such `device_transport`.
@@ -572,6 +583,7 @@ class LaunchedWorkers:
         hosts_seconds: float = 60.0,
         limits: Limits | None = None,
         device_transport: str = "auto",
+        encrypt: bool = False,
     ) -> None:
         check_type("LaunchedWorkers", "placement", placement, Placement, None)
         check_type("LaunchedWorkers", "limits", limits, Limits, None)
@@ -579,6 +591,7 @@ class LaunchedWorkers:
         self.hosts_seconds = hosts_seconds
         self.limits: Limits = limits or Limits()
         self.device_transport: str = check_choice(device_transport)
+        self.encrypt: bool = encrypt
         self._placement = placement
         self._environment = dict(environment or {})
 
@@ -603,8 +616,17 @@ class LaunchedWorkers:
         """Start one process on a host for each worker, and load the plan; see `Hosts.start`."""
         placement = placement or self._placement or Placement.by_hosts(plan)
         placement.check(plan)
-        options = LoadOptions(donate_state, backend, cache, self.device_transport)
         hall = _hall()
+        encrypt = hall.meeting.encrypt
+        if self.encrypt and not encrypt:
+            raise WorkerError(
+                "the launch does not encrypt",
+                where="LaunchedWorkers",
+                fix="start it with `alpa-mlir launch --encrypt`, on every host",
+            )
+        options = load_options(
+            plan, placement, donate_state, backend, cache, self.device_transport, encrypt
+        )
         wanted = [len(own) for own in placement.workers]
         hosts = hall.wait(lambda there: self._fitting(there, wanted), self.hosts_seconds)
         if hosts is None:
@@ -648,7 +670,7 @@ class LaunchedWorkers:
         calls: list[RpcClient] = []
         try:
             for host, number in zip(hosts, numbers, strict=True):
-                ends = DriverEnds.make()
+                ends = DriverEnds.make(hall.meeting.encrypt)
                 address = host.ask("start", number, _RPC, self._environment, ends, seconds)
                 where = f"worker {len(calls)} on {host.facts.name}"
                 streams = connect(ends, address, deadline - time.monotonic(), where)

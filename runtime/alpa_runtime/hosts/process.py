@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # Of the runtime nothing is imported before the environment i
     from alpa_runtime.plan import Plan
     from alpa_runtime.worker_group import Placement
 
-PROTOCOL = 2  # Of the calls between driver and workers; changes with their form.
+PROTOCOL = 3  # Of the calls between driver and workers; changes with their form.
 Platform = Literal["cpu", "gpu"]
 
 OUT_OF_MEMORY_KILL = "killed by the kernel, which was out of memory"
@@ -70,6 +70,7 @@ class Start:
         heartbeat_seconds: after how long without a sign of life JAX gives a world up.
         start_seconds: how long to wait for the other processes of the world.
         environment: variables to set before JAX looks at the devices.
+        encrypt: whether workers speak TLS over TCP.
     """
 
     rank: int
@@ -81,6 +82,7 @@ class Start:
     heartbeat_seconds: int
     start_seconds: int
     environment: Mapping[str, str]
+    encrypt: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,14 @@ class LoadOptions:
 
     Attributes:
         device_transport: how values go from device to device; see `transport.device.CHOICES`.
+        encrypt: whether what goes over TCP is encrypted.
     """
 
     donate_state: bool
     backend: str
     cache: CacheLike
     device_transport: str = "auto"
+    encrypt: bool = False
 
 
 def versions() -> dict[str, str]:
@@ -232,7 +236,7 @@ class HostProcess:
             return ""
         from alpa_runtime.transport import make_transport
 
-        self._transport = make_transport(start.rank, ip=self.address)
+        self._transport = make_transport(start.rank, ip=self.address, encrypt=start.encrypt)
         return str(self._transport.address())
 
     def _join_world(self, start: Start, _jax: Any) -> None:

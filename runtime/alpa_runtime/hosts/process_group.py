@@ -14,8 +14,10 @@ from typing import Any
 
 import jax
 
+from alpa_runtime.cache import CacheLike
 from alpa_runtime.errors import (
     AlpaError,
+    TransportError,
     WorkerError,
     WorkerLostError,
     WorkerStalledError,
@@ -50,6 +52,7 @@ class ProcessGroup(ABC):
     def __init__(self, size: int, limits: Limits) -> None:
         self.size = size
         self.limits = limits
+        self.encrypt: bool = False
         self._lost: WorkerLostError | None = None
         self.lost_at: float = math.inf
         self.closed: threading.Event = threading.Event()
@@ -204,6 +207,7 @@ class ProcessGroup(ABC):
             WorkerError: a worker has other versions, or they are not up in time.
             DevicesError: a host has fewer devices than the plan says.
         """
+        self.encrypt = options.encrypt
         try:
             self._bring_up(plan, placement, platform, options, progress)
         except BaseException:
@@ -249,6 +253,7 @@ class ProcessGroup(ABC):
                 max(10, round(2 * self.limits.frozen_seconds)),
                 max(1, round(deadline - time.monotonic())),
                 self.environment_of(rank, placement),
+                options.encrypt,
             )
             for world in worlds
             for rank in world
@@ -364,6 +369,40 @@ class Call:
                 if time.monotonic() >= end:
                     self.group.check()
                     raise
+
+
+def load_options(
+    plan: Plan,
+    placement: Placement,
+    donate_state: bool,
+    backend: str,
+    cache: CacheLike,
+    device_transport: str,
+    encrypt: bool,
+) -> LoadOptions:
+    """Those of a start.
+
+    Raises:
+        WorkerError, TransportError: something of it goes where nothing encrypts it.
+    """
+    if encrypt:
+        where = f"plan of {plan.name}"
+        spanning = [world for world in placement.worlds(plan) if len(world) > 1]
+        if spanning:
+            raise WorkerError(
+                f"meshes span workers {', '.join(map(str, spanning[0]))}: JAX does not encrypt "
+                "their collectives",
+                where=where,
+                fix="take a plan whose meshes lie within hosts, or leave encryption to the network",
+            )
+        if device_transport not in ("auto", "host"):
+            raise TransportError(
+                f"{device_transport} does not encrypt",
+                where=where,
+                fix='take device_transport="host", or leave encryption to the network',
+            )
+        device_transport = "host"
+    return LoadOptions(donate_state, backend, cache, device_transport, encrypt)
 
 
 def check_versions(facts: Sequence[ProcessFacts]) -> None:

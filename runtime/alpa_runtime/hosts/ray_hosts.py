@@ -35,7 +35,6 @@ from alpa_runtime.hosts.guard import die_with_parent
 from alpa_runtime.hosts.process import (
     OUT_OF_MEMORY_KILL,
     HostProcess,
-    LoadOptions,
     Platform,
     ProcessFacts,
     boot_id,
@@ -43,7 +42,7 @@ from alpa_runtime.hosts.process import (
     portable_error,
     start_ticks,
 )
-from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside
+from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside, load_options
 from alpa_runtime.hosts.rpc import DriverEnds, Entrance, RpcClient, answer_calls, connect
 from alpa_runtime.plan import Plan
 from alpa_runtime.transport.device import check_choice
@@ -471,7 +470,7 @@ class RayGroup(ProcessGroup):
         self._facts.update(enumerate(facts))
         seconds = self.limits.start_seconds
         deadline = time.monotonic() + seconds
-        ends = [DriverEnds.make() for _ in facts]
+        ends = [DriverEnds.make(self.encrypt) for _ in facts]
         addresses = self.all("listen", lambda rank: (ends[rank], seconds), deadline=deadline)
         for rank, address in enumerate(addresses):
             left = deadline - time.monotonic()
@@ -524,6 +523,8 @@ class RayWorkers:
         limits: how long things may take.
         device_transport: how values go from device to device: "auto" (the best of what all have
             installed, for GPUs), "nccl", "nixl", or "host".
+        encrypt: speak TLS over TCP; needs Ray's own TLS (RAY_USE_TLS), by which keys go, and
+            meshes that lie within workers.
 
     Raises:
         TransportError: there is no such `device_transport`.
@@ -544,6 +545,7 @@ class RayWorkers:
         spares: int = 0,
         limits: Limits | None = None,
         device_transport: str = "auto",
+        encrypt: bool = False,
     ) -> None:
         check_type("RayWorkers", "address", address, TEXT, None)
         check_type("RayWorkers", "placement", placement, Placement, None)
@@ -555,6 +557,7 @@ class RayWorkers:
         self.nodes_seconds = nodes_seconds
         self.limits: Limits = limits or Limits()
         self.device_transport: str = check_choice(device_transport)
+        self.encrypt: bool = encrypt
         self._placement = placement
         self._environment = dict(environment or {})
         self._spares = RaySpares(spares, self._environment)
@@ -572,7 +575,15 @@ class RayWorkers:
         """Start one actor for each worker, and load the plan in each; see `Hosts.start`."""
         placement = placement or self._placement or Placement.by_hosts(plan)
         placement.check(plan)
-        options = LoadOptions(donate_state, backend, cache, self.device_transport)
+        options = load_options(
+            plan, placement, donate_state, backend, cache, self.device_transport, self.encrypt
+        )
+        if self.encrypt and os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+            raise WorkerError(
+                "Ray does not encrypt the keys of workers",
+                where="RayWorkers",
+                fix="start Ray, and this program, with RAY_USE_TLS=1 and certificates",
+            )
         ray = self.connect()
         platform, group, nodes = self._group(ray, plan, placement)
         group.start(plan, placement, platform, options, progress)

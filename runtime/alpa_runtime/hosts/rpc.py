@@ -320,14 +320,18 @@ class DriverEnds:
     beside: str
 
     @staticmethod
-    def make() -> DriverEnds:
-        """Ends with new keys, which can dial by a local socket and by TCP."""
+    def make(encrypt: bool = False) -> DriverEnds:
+        """Ends with new keys, which can dial by a local socket and by TCP.
+
+        Args:
+            encrypt: speak TLS over TCP.
+        """
         host = host_identity()
         work, beside = (
-            Address(PROTOCOL, end, secrets.token_hex(16), host, "driver", "", -1, name).to_text()
+            Address(PROTOCOL, end, secrets.token_hex(16), host, "driver", "", -1, name, encrypt)
             for end, name in ((_WORK, "the driver"), (_BESIDE, "the driver's pings"))
         )
-        return DriverEnds(work, beside)
+        return DriverEnds(work.to_text(), beside.to_text())
 
 
 class Entrance:
@@ -345,7 +349,9 @@ class Entrance:
             rank: Address.from_text(text, rank)
             for rank, text in ((_WORK, driver.work), (_BESIDE, driver.beside))
         }
-        own, self._listeners = listen(_WORKER, ip, local=True, tcp=True, name="the worker")
+        own, self._listeners = listen(
+            _WORKER, ip, local=True, tcp=True, name="the worker", encrypt=ends[_WORK].tls
+        )
         self.address: str = own.to_text()
         self._reception = Reception(own, self._listeners, ends)
 

@@ -20,12 +20,11 @@ from alpa_runtime.cache import CacheLike
 from alpa_runtime.errors import WHOLE, DevicesError, check_type
 from alpa_runtime.hosts.process import (
     OUT_OF_MEMORY_KILL,
-    LoadOptions,
     Platform,
     ProcessFacts,
     out_of_memory_kills,
 )
-from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside
+from alpa_runtime.hosts.process_group import Limits, ProcessGroup, is_beside, load_options
 from alpa_runtime.hosts.rpc import OUT_OF_MEMORY, RpcClient, Streams
 from alpa_runtime.plan import Plan
 from alpa_runtime.transport.device import check_choice
@@ -174,6 +173,8 @@ class ProcessWorkers:
         limits: how long things may take.
         device_transport: how values go from device to device: "auto" (the best of what all have
             installed, for GPUs), "nccl", "nixl", or "host".
+        encrypt: speak TLS where workers talk by TCP, and refuse what goes by another way than
+            within the machine's memory.
         program: what Python runs in a worker, before its own arguments.
 
     Raises:
@@ -192,6 +193,7 @@ class ProcessWorkers:
         spares: int = 0,
         limits: Limits | None = None,
         device_transport: str = "auto",
+        encrypt: bool = False,
         program: Sequence[str] = ("-m", "alpa_runtime.hosts.rpc"),
     ) -> None:
         check_type("ProcessWorkers", "placement", placement, Placement, None)
@@ -200,6 +202,7 @@ class ProcessWorkers:
         self.platform: Platform = platform or ("gpu" if local_gpus() else "cpu")
         self.limits: Limits = limits or Limits()
         self.device_transport: str = check_choice(device_transport)
+        self.encrypt: bool = encrypt
         self._placement = placement
         self._environment = dict(environment or {})
         self._program = tuple(program)
@@ -221,7 +224,9 @@ class ProcessWorkers:
         """Start one process for each worker, and load the plan in each; see `Hosts.start`."""
         placement = placement or self._placement or Placement.by_hosts(plan)
         placement.check(plan)
-        options = LoadOptions(donate_state, backend, cache, self.device_transport)
+        options = load_options(
+            plan, placement, donate_state, backend, cache, self.device_transport, self.encrypt
+        )
         wanted = sum(map(len, placement.workers))
         gpus = local_gpus() if self.platform == "gpu" else ()
         if self.platform == "gpu" and len(gpus) < wanted:

@@ -52,6 +52,7 @@ from alpa_runtime.transport.shared_memory import (
     can_share,
     shaped,
 )
+from alpa_runtime.transport.tls import TlsStream, listening_context, secure
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Address:
             shares no memory.
         ip, port: of a TCP socket, or "" and 0.
         name: what errors call it; by default its rank.
+        tls: whether it speaks TLS over TCP, and nothing else.
     """
 
     protocol: int
@@ -75,6 +77,7 @@ class Address:
     ip: str
     port: int
     name: str = ""
+    tls: bool = False
 
     @property
     def title(self) -> str:
@@ -249,6 +252,13 @@ def dial(own: Address, peer: Address, deadline: float) -> socket.socket:
         family = socket.AF_INET6 if ":" in peer.ip else socket.AF_INET
         place = (peer.ip, peer.port)
         where = f"{peer.title} at {peer.ip}:{peer.port}"
+        if own.tls != peer.tls:
+            raise TransportError(
+                "one end encrypts, the other one does not",
+                where=where,
+                fix="let all ends encrypt, or none",
+                peer=peer.rank,
+            )
     stream: socket.socket | None = None
     try:
         stream = socket.socket(family)
@@ -256,6 +266,8 @@ def dial(own: Address, peer: Address, deadline: float) -> socket.socket:
         stream.connect(place)
         _check_user(stream)
         set_options(stream)
+        if own.tls and stream.family != socket.AF_UNIX:
+            stream = secure(stream, peer.key, deadline)
         stream.sendall(_greeting(rank=own.rank, own=own.key, yours=peer.key))
         version, length = _length(_exactly(stream, _HEAD.size, deadline))
         answer = _fields(_exactly(stream, length, deadline))
@@ -280,6 +292,8 @@ def dial(own: Address, peer: Address, deadline: float) -> socket.socket:
                 peer=peer.rank,
             ) from None
         raise
+    if isinstance(stream, TlsStream):
+        stream.deadline = None
     stream.settimeout(None)
     return stream
 
@@ -296,7 +310,7 @@ def _exactly(stream: socket.socket, size: int, deadline: float) -> bytes:
 
 
 def listen(
-    rank: int, ip: str, *, local: bool, tcp: bool, name: str = ""
+    rank: int, ip: str, *, local: bool, tcp: bool, name: str = "", encrypt: bool = False
 ) -> tuple[Address, list[socket.socket]]:
     """An end's address, with a key of its own, and the sockets that listen there.
 
@@ -304,10 +318,13 @@ def listen(
         local: peers on this host connect by a local socket, where there are such.
         tcp: others may connect, at `ip`; they may if there are no local sockets.
         name: what errors call the end.
+        encrypt: speak TLS over TCP.
 
     Raises:
-        TransportError: nobody can listen on `ip`.
+        TransportError: nobody can listen on `ip`, or there is no certificate for TLS.
     """
+    if encrypt:
+        listening_context()
     key, host = secrets.token_hex(16), host_identity()
     place = f"alpa-mlir-{secrets.token_hex(16)}" if local and host else ""
     listeners: list[socket.socket] = []
@@ -328,7 +345,7 @@ def listen(
             f"cannot listen on {ip} ({error.strerror or error})",
             fix="give make_transport an `ip` of this host",
         ) from None
-    own = Address(PROTOCOL, rank, key, host, place, ip if port else "", port, name)
+    own = Address(PROTOCOL, rank, key, host, place, ip if port else "", port, name, encrypt)
     return own, listeners
 
 
@@ -347,6 +364,9 @@ class _Stranger:
         Raises:
             TransportError: it is none, or of another version.
         """
+        if isinstance(self.stream, TlsStream) and not self.stream.is_secure:
+            self.stream.shake_hands()
+            self.stream.show_proof()
         more = self.stream.recv(_LONGEST)
         if not more:
             raise TransportError("closed the connection while greeting")
@@ -438,6 +458,8 @@ class Reception:
         try:
             stream.setblocking(False)
             _check_user(stream)
+            if self.own.tls and stream.family != socket.AF_UNIX:
+                stream = stranger.stream = TlsStream(stream, self.own.key, listening=True)
         except (OSError, TransportError) as error:
             self._refuse(stranger, error)
             return
@@ -473,8 +495,12 @@ class Reception:
             self.refusals.append(f"{stranger.name}: {why}")
         else:
             self._not_named += 1
+        stream = stranger.stream
         with suppress(OSError):  # It has gone.
-            stranger.stream.send(_greeting(refused=why))
+            if isinstance(stream, TlsStream) and not stream.is_secure:
+                stream.send_in_clear(_greeting(refused=why))
+            else:
+                stream.send(_greeting(refused=why))
         stranger.stream.close()
 
     def _refuse_slow(self, selector: selectors.BaseSelector) -> None:
@@ -805,6 +831,7 @@ class _SocketTransport:
         shared_bytes: int,
         idle_bytes: int,
         connect_seconds: float,
+        encrypt: bool,
     ) -> None:
         self.rank = rank
         self._connect_seconds = connect_seconds
@@ -816,7 +843,9 @@ class _SocketTransport:
         self._connections: dict[int, Connection] = {}
         self._connected = False
         local = "shared_memory" in kinds and can_share()
-        self._own, self._listeners = listen(rank, ip, local=local, tcp="tcp" in kinds)
+        self._own, self._listeners = listen(
+            rank, ip, local=local, tcp="tcp" in kinds, encrypt=encrypt
+        )
 
     def address(self) -> str:
         return self._own.to_text()
@@ -919,6 +948,7 @@ def make_transport(
     shared_bytes: int = 1 << 31,
     idle_bytes: int = 1 << 30,
     connect_seconds: float = 60.0,
+    encrypt: bool = False,
 ) -> Transport:
     """One end, to be connected to those of other processes.
 
@@ -932,9 +962,11 @@ def make_transport(
             sockets, which is slower.
         idle_bytes: the most memory that is kept for data that comes through sockets.
         connect_seconds: how long `connect` waits for the others.
+        encrypt: speak TLS over TCP; the same at all ends.
 
     Raises:
-        TransportError: an unknown kind, or nobody can listen on `ip`.
+        TransportError: an unknown kind, nobody can listen on `ip`, or TLS needs the program
+            `openssl`.
 
     Example:
         >>> end = make_transport(0)
@@ -944,4 +976,6 @@ def make_transport(
     unknown = sorted(set(kinds) - set(KINDS))
     if unknown or not kinds:
         raise TransportError(f"kinds {unknown or '[]'}, expected some of {list(KINDS)}")
-    return _SocketTransport(rank, ip or own_ip(), kinds, shared_bytes, idle_bytes, connect_seconds)
+    return _SocketTransport(
+        rank, ip or own_ip(), kinds, shared_bytes, idle_bytes, connect_seconds, encrypt
+    )

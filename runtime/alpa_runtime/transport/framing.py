@@ -9,7 +9,7 @@ import struct
 from collections import deque
 from enum import IntEnum
 
-PROTOCOL = 1  # Changes with every change of what goes over a stream.
+PROTOCOL = 2  # Changes with every change of what goes over a stream.
 
 # Kind, length of the description, number of a block, tag, size in bytes.
 HEADER = struct.Struct("<BxHIQQ")

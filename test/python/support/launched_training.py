@@ -1,7 +1,7 @@
 """A program that `alpa-mlir launch` runs: trains the handmade step on workers of the launch.
 
 Run: launched_training.py FOLDER [--steps N] [--pause S] [--fail-once] [--fail STATUS]
-     [--hosts-seconds S] [--frozen-seconds S] [--elastic]
+     [--hosts-seconds S] [--frozen-seconds S] [--encrypt] [--elastic]
 
 It writes its workers' process numbers to FOLDER/pids after each load, and adds them to
 FOLDER/groups, the number of the step to
@@ -57,6 +57,7 @@ def main():
     parser.add_argument("--fail", type=int)
     parser.add_argument("--hosts-seconds", type=float, default=60.0)
     parser.add_argument("--frozen-seconds", type=float, default=30.0)
+    parser.add_argument("--encrypt", action="store_true")
     parser.add_argument("--elastic", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -69,6 +70,7 @@ def main():
         platform="cpu",
         hosts_seconds=options.hosts_seconds,
         limits=Limits(frozen_seconds=options.frozen_seconds),
+        encrypt=options.encrypt,
     )
 
     def load():

@@ -55,6 +55,7 @@ KINDS: dict[str, Make] = {
     # So little that most has to go through the socket.
     "little_memory": by(kinds=["shared_memory"], shared_bytes=1 << 20, idle_bytes=1 << 20),
     "tcp": by(kinds=["tcp"]),
+    "tls": by(kinds=["tcp"], encrypt=True),
 }
 
 

@@ -222,7 +222,7 @@ def changed(address: str, **fields: Any) -> str:
 @pytest.mark.parametrize(
     ("fields", "cause"),
     [
-        ({"protocol": PROTOCOL + 1}, "address of rank 0: version 2 of .* same version of alpa"),
+        ({"protocol": PROTOCOL + 1}, "address of rank 0: version 3 of .* same version of alpa"),
         ({"rank": 5}, "address of rank 0: it is the address of rank 5"),
         ({"port": "x"}, "address of rank 0: .* is not what `address"),
         ({"port": 0}, "neither by shared memory nor by TCP"),
@@ -267,7 +267,9 @@ def test_an_end_that_refuses_another_version() -> None:
         stream, _ = other.accept()
         with stream:
             stream.sendall(greeting(7, refused="version 1, expected 7"))
-            with pytest.raises(TransportError, match=r"rank 0 at .*: version 7 of .*, expected 1"):
+            with pytest.raises(
+                TransportError, match=rf"rank 0 at .*: version 7 of .*, expected {PROTOCOL}"
+            ):
                 connecting.result(timeout=20)
 
 
