@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from alpa_mlir.cli._command import Answer, file_in_folder
-from alpa_mlir.export.formats import FORMATS
+from alpa_mlir.export.formats import FORMATS, NOT_WRITTEN
 
 DESCRIPTION = (
     "Writes a saved plan in the form of another program, and says what of the plan that form "
@@ -21,7 +21,9 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", help="folder that Plan.save wrote")
-    parser.add_argument("--to", required=True, choices=tuple(FORMATS), help="the form")
+    parser.add_argument(
+        "--to", required=True, type=_written, choices=tuple(FORMATS), help="the form"
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -32,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="write over a file that is there already"
     )
+
+
+def _written(name: str) -> str:
+    if name in NOT_WRITTEN:
+        raise argparse.ArgumentTypeError(f"{name} is not written: {NOT_WRITTEN[name]}")
+    return name
 
 
 def run(options: argparse.Namespace) -> Answer:

@@ -8,7 +8,7 @@ from pathlib import Path
 from alpa_runtime.plan import Plan
 
 from alpa_mlir.errors import ExportError
-from alpa_mlir.export.formats import FORMATS, Exported
+from alpa_mlir.export.formats import FORMATS, NOT_WRITTEN, Exported
 
 __all__ = ["FORMATS", "Exported", "export_plan"]
 
@@ -28,6 +28,12 @@ def export_plan(plan: Plan | str | Path, to: str) -> Exported:
         >>> exported = export_plan("my_plan", "jax")                       # doctest: +SKIP
         >>> Path("shardings.py").write_text(exported.text)                 # doctest: +SKIP
     """
+    if to in NOT_WRITTEN:
+        raise ExportError(
+            f"{to} is not written: {NOT_WRITTEN[to]}",
+            where="export_plan",
+            fix="use mpmd, which has stages, transfers and the schedule",
+        )
     if to not in FORMATS:
         raise ExportError(f"no format {to!r}", where="export_plan", fix=f"use {', '.join(FORMATS)}")
     found = plan if isinstance(plan, Plan) else Plan.load(plan)

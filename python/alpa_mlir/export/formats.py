@@ -55,3 +55,11 @@ FORMATS = MappingProxyType(
         ),
     }
 )
+
+#: Forms that are not written, by name, and why.
+NOT_WRITTEN = MappingProxyType(
+    {
+        "jaxpp": "JaxPP is on no package index, and runs with CUDA and JAX of at most 0.6 only, so "
+        "that no file of it could be checked by its own reader",
+    }
+)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 import zoo
-from alpa_mlir import DataParallel, PipeshardParallel, Zero2Parallel, Zero3Parallel
+from alpa_mlir import DataParallel, PipeshardParallel, Zero2Parallel, Zero3Parallel, cli
 from alpa_mlir.errors import ExportError
 from alpa_mlir.export import export_plan
 
@@ -170,3 +170,11 @@ def test_levanters_own_reader_takes_it():
     assert dict(config.device_mesh.shape) == {"replica": 1, "data": 8, "model": 1}
     assert config.microbatch_size == 32
     assert config.TrainBatch.size == 64
+
+
+def test_jaxpp_is_refused_by_name(capsys):
+    with pytest.raises(ExportError, match=r"jaxpp is not written: .*no package index.*use mpmd"):
+        export_plan("any", "jaxpp")
+    with pytest.raises(SystemExit):
+        cli.main(["export", "any", "--to", "jaxpp"])
+    assert "argument --to: jaxpp is not written" in capsys.readouterr().err
