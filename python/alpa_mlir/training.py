@@ -389,6 +389,7 @@ class _Run:
         if saving is not None:
             with contextlib.suppress(CheckpointError):
                 saving.wait()
+                self.unsaved = 0
 
     def train(self, step: Step) -> Any:
         self.number, state = self.begin(step)

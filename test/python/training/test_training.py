@@ -340,6 +340,15 @@ def test_a_full_disk_at_one_checkpoint_is_a_warning(step, losses, tmp_path, capl
     assert [text.split(":")[0][-1] for text in said] == ["2", "6"]
 
 
+def test_a_checkpoint_that_outlives_its_workers_counts(step, tmp_path, monkeypatch):
+    """A worker is lost behind checkpoint 4, which is whole: 2 and 6 are not two in a row."""
+    full_disk(monkeypatch, {2, 6})
+    load = Loads(step, {5: lost()})
+    training.run(load, STATE, batch, 10, Resume(tmp_path, every=2))
+    assert len(load.given) == 2
+    assert latest_checkpoint(tmp_path) == 10
+
+
 @pytest.mark.parametrize("numbers", [{4, 6}, {10}])
 def test_a_disk_that_stays_full_ends_the_run(step, tmp_path, monkeypatch, numbers):
     full_disk(monkeypatch, numbers)
