@@ -37,6 +37,7 @@ _LEAVE_SECONDS = 10.0
 _LONGEST_KEY = 4096
 _SECONDS_TO_TERMINATE = guard.TERMINATE_SECONDS + 2 * guard.LEFT_SECONDS
 _RESTART_SECONDS = 1.0
+_LONGEST_RESTART_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 _LAST_LINES = 5
 _LAST_WORDS_SECONDS = 1.0
@@ -341,7 +342,7 @@ def _drive(command: Sequence[str], meeting: Meeting, restarts: int, output: _Log
                 attempt + 1,
                 restarts,
             )
-            time.sleep(_RESTART_SECONDS * 2**attempt)
+            time.sleep(min(_RESTART_SECONDS * 2**attempt, _LONGEST_RESTART_SECONDS))
     return status
 
 
