@@ -2,7 +2,7 @@
 
 Run by faults.py: python benchmark/faults_worker.py FOLDER DESCRIPTOR DESCRIPTOR
 [--die-with-parent]
-FOLDER has `kills.json`, and `base`, the number of the step that this group of workers begins with.
+FOLDER has `accidents.json`, and `base`, the number of the step that this group begins with.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def _dying_worker() -> Any:
     from alpa_runtime.workers.worker import Worker
 
     class DyingWorker(Worker):
-        """Dies before an instruction, or while a message is on its way, as `kills.json` says.
+        """Dies, or stops, before an instruction or while a message is on its way, as
+        `accidents.json` says.
 
         A worker that sends nothing to others dies before instructions only.
         """
@@ -61,7 +62,8 @@ def _dying_worker() -> Any:
             self._sends = self._sends_before = 0
             wrapped: Any = _Transport(transport, self._sent)
             super().__init__(plan, placement, rank, devices, wrapped, **options)
-            kills = json.loads((FOLDER / "kills.json").read_text())
+            kills = json.loads((FOLDER / "accidents.json").read_text())
+            kills = [kill for kill in kills if kill["kind"] in ("kills", "stops")]
             wires: Any = self._wires
             if not wires._senders:  # Nothing of it is ever on its way.
                 kills = [kill | {"at": "instruction"} for kill in kills]
@@ -79,7 +81,7 @@ def _dying_worker() -> Any:
             return super().step(request)
 
         def _mark(self, kill: dict[str, Any]) -> Path:
-            return FOLDER / f"killed-{kill['step']}"
+            return FOLDER / f"happened-{kill['step']}"
 
         def _before(self, index: int, start: Callable[[Any], None]) -> Callable[[Any], None]:
             def run(buffers: Any) -> None:
@@ -99,7 +101,8 @@ def _dying_worker() -> Any:
 
         def _die(self, kill: dict[str, Any]) -> None:
             self._mark(kill).write_text(str(time.monotonic()))
-            os.kill(os.getpid(), signal.SIGKILL)
+            number = signal.SIGSTOP if kill["kind"] == "stops" else signal.SIGKILL
+            os.kill(os.getpid(), number)
 
     return DyingWorker
 

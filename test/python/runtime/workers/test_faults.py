@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -12,13 +13,34 @@ from source_paths import ROOT
 FAULTS = ROOT / "benchmark" / "faults.py"
 
 
+def may_mount():
+    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/tmp"]
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--spanning"], ["--hosts", "ray"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--stops", "1", "--drivers", "1", "--frozen-seconds", "8"],
+        ["--spanning"],
+        ["--hosts", "launched", "--drivers", "1", "--lost-hosts", "1"],
+        ["--hosts", "ray"],
+        ["--disks", "2", "--every", "5", "--steps", "60"],
+    ],
+)
 def test_nothing_is_lost(options):
-    command = [sys.executable, str(FAULTS), "--kills", "3", "--steps", "30", "--json", *options]
+    if "--disks" in options and not may_mount():
+        pytest.skip("mounting a small disk is not permitted here")
+    command = [sys.executable, str(FAULTS), "--kills", "3", "--steps", "40", "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
-    assert (result["kills"], result["losses_equal"]) == (3, 30)
+    assert result["happened"] == result["wanted"]
+    assert result["losses_equal"] == result["steps"]
+    assert result["different"] == []
     assert not result["orphans"]
     assert not result["shared_memory_left"]
