@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 
 import alpa_mlir
 import pytest
 import steps
 from alpa_mlir import errors
 from alpa_runtime.hosts.ray_hosts import RayWorkers, cause
+from source_paths import PYTHONPATH, SUPPORT
 from test_hosts import BUSY, SPANNING, TWO, freeze, gone, notice_soon, running
 
 ray = pytest.importorskip("ray")
@@ -105,3 +109,49 @@ def test_why_an_actor_is_gone():
         RuntimeError("The actor is dead. Worker exit type: SYSTEM_ERROR Worker exit detail: ...")
     )
     assert cause(RuntimeError("its\n  creation failed")) == "the actor is gone: its creation failed"
+
+
+ENCRYPTED = """
+import alpa_mlir
+import steps
+from alpa_runtime.hosts.ray_hosts import RayWorkers
+from alpa_runtime.hosts.watchdog import Limits
+from alpa_runtime.worker_group import Placement
+limits = Limits(start_seconds=300, frozen_seconds=60)
+placement = Placement(((0, 1), (2, 3)))
+workers = RayWorkers(platform="cpu", placement=placement, encrypt=True, limits=limits)
+step = alpa_mlir.load(steps.two_stage_plan(2), workers=workers)
+steps.check_equals_jit(step)
+step.loaded.group.close()
+workers.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="Ray's certificates need openssl")
+def test_encryption_where_ray_encrypts(tmp_path):
+    """Certificates as Ray's documentation has them: of one authority, for the node's address."""
+
+    def openssl(line):
+        subprocess.run(["openssl", *line.split()], cwd=tmp_path, check=True, capture_output=True)
+
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    openssl(f"req -x509 {key} -keyout ca.key -out ca.crt -subj /CN=authority")
+    openssl(f"req -new {key} -keyout node.key -out node.csr -subj /CN=node")
+    names = f"subjectAltName=IP:127.0.0.1,IP:{ray.util.get_node_ip_address()},DNS:localhost"
+    (tmp_path / "names").write_text(names)
+    openssl(
+        "x509 -req -in node.csr -CA ca.crt -CAkey ca.key -CAcreateserial -extfile names "
+        "-out node.crt"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {
+        "PYTHONPATH": os.pathsep.join([PYTHONPATH, str(SUPPORT)]),
+        "JAX_PLATFORMS": "cpu",
+        "RAY_USE_TLS": "1",
+        "RAY_TLS_SERVER_CERT": str(tmp_path / "node.crt"),
+        "RAY_TLS_SERVER_KEY": str(tmp_path / "node.key"),
+        "RAY_TLS_CA_CERT": str(tmp_path / "ca.crt"),
+    }
+    command = [sys.executable, "-c", ENCRYPTED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
