@@ -247,6 +247,19 @@ def test_an_ssh_that_fails_is_named(launches, tmp_path):
     assert "host node0: `/bin/false` ended with status 1; it said nothing" in made.said(0)
 
 
+def test_an_ssh_to_another_host_that_fails_is_named(launches, tmp_path):
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\n[ "$1" = here ] && exec sh -c "$2"\necho "no way" >&2\nexit 255\n')
+    ssh.chmod(0o755)
+    made = launches(1, variables=lambda _: {})
+    options = ["--hosts", "here,away", "--ssh", str(ssh), "--restarts", "0"]
+    options += ["--coordinator", f"127.0.0.1:{made.port}"]
+    assert made.start(0, "--hosts-seconds", "1", options=options).wait(SECONDS) == 1
+    said = made.said(0)
+    away = f"host away: `{ssh}` ended with status 255; its last lines: no way"
+    assert -1 < said.find(away) < said.find("came within 1 s; hosts 1 are not there")
+
+
 def test_by_ssh(launches, tmp_path):
     """A shell that takes a host's name and a line takes the place of SSH."""
     ssh = tmp_path / "ssh"
