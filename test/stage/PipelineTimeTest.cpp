@@ -157,7 +157,9 @@ static double objective(const ScheduleInfo &schedule, llvm::ArrayRef<StageTimes>
   problem.numMicroBatches = numMicroBatches;
   problem.schedule = &schedule;
   problem.transferSeconds = [&](unsigned cut, unsigned, unsigned) {
-    return SendSeconds{times[cut - 1].forthSeconds, times[cut - 1].backSeconds};
+    const StageTimes &link = times[cut - 1];
+    return SendSeconds{link.forthSeconds, link.backSeconds, link.forthLatencySeconds,
+                       link.backLatencySeconds};
   };
   problem.weightPart = [&](unsigned lo, unsigned, unsigned) {
     const StageTimes &time = times[lo];
@@ -197,7 +199,9 @@ static void testObjective() {
       double busiest = 0;
       for (int64_t i = 0; i < numStages; ++i) {
         double forward = uniform(1 - spread, 1 + spread), sending = uniform(0, most);
-        times.push_back({forward, 2 * forward, uniform(0, 1), sending, sending});
+        // Where there are many, micro-batches that wait for each other come evenly.
+        double latency = areMany ? uniform(0, 8) : 0, both = sending + latency;
+        times.push_back({forward, 2 * forward, uniform(0, 1), both, both, latency, latency});
         if (schedule.splitsBackward && i > 0)
           times.back().backwardWeightSeconds = forward;
         busiest = std::max(busiest, 3 * forward * double(batches) + times.back().updateSeconds);

@@ -74,6 +74,11 @@ std::vector<Submesh> shapesFor(const Hosts &hosts) {
   return shapes;
 }
 
+/// A part of the seconds is latency.
+SendSeconds sendOf(double forth, double back, double latencyPart) {
+  return {forth, back, forth * latencyPart, back * latencyPart};
+}
+
 void makeProblem(RandomProblem &r, std::mt19937 &rng, const Hosts &hosts) {
   auto uniform = [&](int lo, int hi) { return std::uniform_int_distribution<int>(lo, hi)(rng); };
   StageDpProblem &p = r.problem;
@@ -97,7 +102,8 @@ void makeProblem(RandomProblem &r, std::mt19937 &rng, const Hosts &hosts) {
   for (unsigned cut = 1; cut < p.numLayers; ++cut)
     for (unsigned a = 0; a < p.submeshes.size(); ++a)
       for (unsigned b = 0; b < p.submeshes.size(); ++b)
-        r.transfers[{cut, a, b}] = {double(uniform(0, slowest)), double(uniform(0, slowest))};
+        r.transfers[{cut, a, b}] =
+            sendOf(double(uniform(0, slowest)), double(uniform(0, slowest)), uniform(0, 2) * 0.5);
   if (uniform(0, 2) == 0) {
     unsigned salt = uniform(0, 1000);
     p.allows = [salt](unsigned lo, unsigned hi, unsigned m) {
@@ -241,7 +247,8 @@ void makeTight(RandomProblem &r, std::mt19937 &rng) {
   for (unsigned cut = 1; cut < p.numLayers; ++cut)
     for (unsigned a = 0; a < 2; ++a)
       for (unsigned b = 0; b < 2; ++b)
-        r.transfers[{cut, a, b}] = {double(uniform(0, slowest)), double(uniform(0, slowest))};
+        r.transfers[{cut, a, b}] =
+            sendOf(double(uniform(0, slowest)), double(uniform(0, slowest)), uniform(0, 1) * 0.8);
   p.choices = [&r](unsigned lo, unsigned hi, unsigned m) -> llvm::ArrayRef<StageChoice> {
     return r.table[{lo, hi, m}];
   };

@@ -161,7 +161,7 @@ void RestBounds::setPeriod(double bound) {
     leastSend[cut] = kInfinity;
     for (unsigned from = 0; from < table.numSubmeshes; ++from)
       for (unsigned to = 0; to < table.numSubmeshes; ++to)
-        if (const SendSeconds &send = table.send(cut, from, to); send.slowest() <= period)
+        if (const SendSeconds &send = table.send(cut, from, to); send.busiest() <= period)
           leastSend[cut] = std::min(leastSend[cut], send.sum());
   }
 }
@@ -270,7 +270,7 @@ void PeriodSearch::prepareSends() {
     for (unsigned a = 0; a < n; ++a) {
       double most = 0, least = kInfinity;
       for (unsigned from = 0; from < n; ++from)
-        if (const SendSeconds &send = table.send(cut, from, a); send.slowest() <= period) {
+        if (const SendSeconds &send = table.send(cut, from, a); send.busiest() <= period) {
           most = std::max(most, send.sum());
           least = std::min(least, send.sum());
         }
@@ -280,8 +280,8 @@ void PeriodSearch::prepareSends() {
         double more = -kInfinity;
         for (unsigned from = 0; from < n; ++from) {
           const SendSeconds &toB = table.send(cut, from, b), &toA = table.send(cut, from, a);
-          if (toB.slowest() <= period)
-            more = std::max(more, toA.slowest() <= period ? toA.sum() - toB.sum() : kInfinity);
+          if (toB.busiest() <= period)
+            more = std::max(more, toA.busiest() <= period ? toA.sum() - toB.sum() : kInfinity);
         }
         moreThan[pairAt(cut, a, b)] = more;
       }
@@ -330,7 +330,7 @@ void PeriodSearch::extend(unsigned index, double limit) {
     double sending = 0;
     if (!isLast) {
       const SendSeconds &send = table.send(hi, m, after.submesh);
-      if (send.slowest() > period)
+      if (send.busiest() > period)
         continue;
       sending = send.sum();
     }

@@ -23,8 +23,9 @@ PlanTimer::PlanTimer(const cost::Cluster &cluster, const StageDpProblem &problem
 }
 
 SendSeconds PlanTimer::send(unsigned cut, const cost::Link &forth, const cost::Link &back) const {
-  return {forth.secondsFor(crossings.forwardBytes[cut]),
-          back.secondsFor(crossings.backwardBytes[cut])};
+  double there = crossings.forwardBytes[cut], again = crossings.backwardBytes[cut];
+  return {forth.secondsFor(there), back.secondsFor(again), there > 0 ? forth.latencySeconds : 0,
+          again > 0 ? back.latencySeconds : 0};
 }
 
 SendSeconds PlanTimer::sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t index,
@@ -161,7 +162,8 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
         secondsBetween(mine, next, crossings.forwardBytes[stage.hi]);
     std::tie(stageTimes.backSeconds, stageTimes.backLatencySeconds) =
         secondsBetween(next, mine, crossings.backwardBytes[stage.hi]);
-    timed.sends.push_back({stageTimes.forthSeconds, stageTimes.backSeconds});
+    timed.sends.push_back({stageTimes.forthSeconds, stageTimes.backSeconds,
+                           stageTimes.forthLatencySeconds, stageTimes.backLatencySeconds});
     timed.transferSeconds += timed.sends.back().sum();
   }
   if (schedule.splitsBackward)

@@ -162,7 +162,7 @@ double stage::stagePlanPeriod(const StageDpProblem &problem, llvm::ArrayRef<Plan
               (i == j ? 1 : problem.partOfTrip(stage.lo, stage.hi, stage.submesh));
       int64_t served = inFlight - problem.inFlight(stages.size() - j) + 1;
       if (i == j)
-        period = std::max({period, stage.choice.seconds, send.slowest()});
+        period = std::max({period, stage.choice.seconds, send.busiest()});
       else if (inFlight < problem.numMicroBatches)
         period = std::max(period, trip / served);
       trip += send.sum();

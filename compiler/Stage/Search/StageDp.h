@@ -8,11 +8,11 @@
 //
 // is least; t_i are the seconds of stage i for one of B micro-batches, x_i those
 // of sending to the next stage, forth and back. P is the time between two
-// micro-batches: no stage and no send can take longer, and with k_i micro-batches
-// in flight at stage i a round trip of the stages i to j, for all i <= j, serves
-// k_i - k_j + 1 micro-batches:
+// micro-batches: no stage can take longer, nor can a send keep its link busy for longer,
+// which it does but for its latency; and with k_i micro-batches in flight at stage i a round
+// trip of the stages i to j, for all i <= j, serves k_i - k_j + 1 micro-batches:
 //
-//   P = max_i max(t_i, forth_i, back_i),
+//   P = max_i max(t_i, busy forth_i, busy back_i),
 //       max_{i < j, k_i < B} (t_i + x_i + ... + x_{j-1} + t_j) / (k_i - k_j + 1)
 //
 // Where a schedule puts off the weight part of the backward phase, w_i of t_i, others
@@ -50,11 +50,13 @@ struct StageChoice {
   }
 };
 
-/// Sending what crosses a cut; both directions at a time.
+/// Sending what crosses a cut; both directions at a time. Of the seconds those of latency
+/// keep no link busy: the next send does not wait for them.
 struct SendSeconds {
   double forth = 0, back = 0;
+  double forthLatency = 0, backLatency = 0;
   double sum() const { return forth + back; }
-  double slowest() const { return std::max(forth, back); }
+  double busiest() const { return std::max(forth - forthLatency, back - backLatency); }
 };
 
 struct StageDpProblem {
