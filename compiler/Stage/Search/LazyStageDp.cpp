@@ -19,10 +19,13 @@ using namespace mlir;
 
 /// How much slower than the best plan by the DP's formula one may be that is timed.
 static constexpr double kClose = 1.05;
-/// Plans at most that are timed with another schedule, and how much faster one that splits
-/// backward phases has to be: launches and what both parts compute are not foreseen.
-static constexpr size_t kMostReordered = 8;
+/// Plans at most that are timed with another schedule; of schedules that look for an order,
+/// which takes long, fewer. And how much faster one that splits backward phases has to be:
+/// launches and what both parts compute are not foreseen.
+static constexpr size_t kMostReordered = 48, kMostSearchedOrders = 8;
 static constexpr double kWorthSplitting = 0.01;
+/// Layers that are solved for what is not likely to be faster; small models want no more.
+static constexpr size_t kLittleWork = 64;
 
 LazyStageDp::LazyStageDp(StageCosts &costs, const PlanTimer &timer, StageDpProblem problem,
                          double gap)
@@ -61,10 +64,11 @@ StagePlan LazyStageDp::solved(StagePlan plan) const {
   return plan;
 }
 
-llvm::Expected<StagePlan> LazyStageDp::search(double mostSeconds) {
+llvm::Expected<StagePlan> LazyStageDp::search(double mostSeconds, size_t mostWork) {
   // In a round: enough to keep threads busy, few enough that each tells something. The same
   // for any number of threads, which must not decide what is found.
   constexpr size_t kMostRequests = 8;
+  const size_t workBefore = costs.work();
   StagePlan best;
   problem.mostSeconds = mostSeconds;
   auto end =
@@ -80,7 +84,8 @@ llvm::Expected<StagePlan> LazyStageDp::search(double mostSeconds) {
     ++numRounds;
     if (hoped.stages.empty() && best.stages.empty())
       return StagePlan();
-    if (hoped.stages.empty() || best.seconds * (1 - gap) <= hoped.seconds)
+    if (hoped.stages.empty() || best.seconds * (1 - gap) <= hoped.seconds ||
+        costs.work() - workBefore >= mostWork)
       break;
     std::vector<StageCosts::Request> missing = requestsOf(hoped, /*onlyHopes=*/true);
     if (missing.empty()) {
@@ -107,6 +112,8 @@ llvm::Expected<StagePlan> LazyStageDp::search(double mostSeconds) {
     costs.refresh(/*onlySolved=*/true);
     seen.clear();
     offer(runDp(&seen));
+    if (mostWork < ~size_t(0))
+      return best;
     llvm::Expected<bool> better = costs.improve(requestsOf(best, /*onlyHopes=*/false));
     if (!better)
       return better.takeError();
@@ -128,10 +135,22 @@ static int64_t heldBy(const StagePlan &plan, const TimedPlan &timed) {
   return most;
 }
 
+static bool areSame(const StagePlan &a, const StagePlan &b) {
+  return llvm::equal(a.stages, b.stages, [](const PlannedStage &mine, const PlannedStage &other) {
+    return mine.lo == other.lo && mine.hi == other.hi && mine.submesh == other.submesh &&
+           mine.choice.id == other.choice.id;
+  });
+}
+
+void LazyStageDp::addCandidate(const StagePlan &plan) {
+  if (llvm::none_of(candidates, [&](const Candidate &c) { return areSame(c.plan, plan); }))
+    candidates.push_back({plan, problem.schedule});
+}
+
 /// Of a plan and those close to it that the DP saw, the one whose step takes the
 /// least time. What waits for weight parts is not known to the DP; `held` is set to
 /// what may be enough, if that leaves none.
-llvm::Expected<FoundPlan> LazyStageDp::fastest(const StagePlan &plan, int64_t &held) const {
+llvm::Expected<FoundPlan> LazyStageDp::fastest(const StagePlan &plan, int64_t &held) {
   FoundPlan best;
   held = std::numeric_limits<int64_t>::max();
   double most = plan.seconds * kClose;
@@ -142,19 +161,18 @@ llvm::Expected<FoundPlan> LazyStageDp::fastest(const StagePlan &plan, int64_t &h
     if (problem.schedule->splitsBackward && !timed->devices.empty() && !timed->fits(problem, other))
       held = std::min(held, heldBy(other, *timed));
     else if (!best.schedule || timed->stepSeconds < best.timed.stepSeconds)
-      best = {other, problem.schedule, std::move(*timed)};
+      best = {other, problem.schedule, std::move(*timed), problem.schedule};
     return llvm::Error::success();
   };
   std::vector<const StagePlan *> close{&plan};
   for (const StagePlan &other : seen)
     if (other.seconds <= most)
       close.push_back(&other);
-  for (const StagePlan *other : close)
+  for (const StagePlan *other : close) {
+    addCandidate(*other);
     if (llvm::Error error = offer(*other))
       return std::move(error);
-  if (best.schedule)
-    if (llvm::Error error = reorder(best, close))
-      return std::move(error);
+  }
   return best;
 }
 
@@ -172,39 +190,167 @@ double LazyStageDp::leastStepSeconds(const StagePlan &plan) const {
   return least;
 }
 
-llvm::Error LazyStageDp::reorder(FoundPlan &best, llvm::ArrayRef<const StagePlan *> plans) const {
+llvm::Error LazyStageDp::reorder(FoundPlan &best, const StageSearchSpace &space, size_t first) {
   std::vector<std::pair<double, size_t>> ranked;
-  auto isSame = [](const StagePlan &a, const StagePlan &b) {
-    return llvm::equal(a.stages, b.stages, [](const PlannedStage &mine, const PlannedStage &other) {
-      return mine.lo == other.lo && mine.hi == other.hi && mine.submesh == other.submesh &&
-             mine.choice.id == other.choice.id;
-    });
-  };
-  for (size_t index = 0; index < plans.size(); ++index) {
-    const StagePlan &plan = *plans[index];
-    auto isKnown = [&](const auto &other) { return isSame(*plans[other.second], plan); };
-    if (plan.stages.size() > 1 && llvm::none_of(ranked, isKnown))
-      ranked.emplace_back(leastStepSeconds(plan), index);
-  }
+  for (size_t index = first; index < candidates.size(); ++index)
+    ranked.emplace_back(leastStepSeconds(candidates[index].plan), index);
   llvm::sort(ranked);
   if (ranked.size() > kMostReordered)
     ranked.resize(kMostReordered);
-  double most = best.timed.stepSeconds * (1 - kWorthSplitting);
-  for (auto [least, index] : ranked)
-    for (const schedule::ScheduleInfo *schedule : reorderings) {
-      if (least >= most)
+  auto offer = [&](const Candidate &candidate, const schedule::ScheduleInfo *schedule,
+                   double worth) -> llvm::Error {
+    StageDpProblem reordered = problem;
+    reordered.schedule = schedule;
+    StagePlan plan = candidate.plan;
+    // What fits with what this schedule keeps; the DP does not know what a split one does.
+    if (!schedule->splitsBackward && candidate.searched != schedule) {
+      problem.schedule = schedule;
+      plan = solved(std::move(plan));
+      if (plan.stages.empty())
         return llvm::Error::success();
-      StageDpProblem reordered = problem;
-      reordered.schedule = schedule;
-      llvm::Expected<TimedPlan> timed = timer.time(*plans[index], reordered);
-      if (!timed)
-        return timed.takeError();
-      if (timed->devices.empty() || timed->stepSeconds >= most ||
-          !timed->fits(problem, *plans[index]))
-        continue;
-      most = timed->stepSeconds;
-      best = {*plans[index], schedule, std::move(*timed)};
     }
+    llvm::Expected<TimedPlan> timed = timer.time(plan, reordered);
+    if (!timed)
+      return timed.takeError();
+    if (!timed->devices.empty() && timed->stepSeconds < best.timed.stepSeconds * (1 - worth) &&
+        timed->fits(reordered, plan))
+      best = {std::move(plan), schedule, std::move(*timed), candidate.searched};
+    return llvm::Error::success();
+  };
+  for (auto [least, index] : ranked)
+    for (const schedule::ScheduleInfo *schedule : space.schedules)
+      if (least < best.timed.stepSeconds && !schedule->splitsBackward)
+        if (llvm::Error error = offer(candidates[index], schedule, 0))
+          return error;
+  if (ranked.size() > kMostSearchedOrders)
+    ranked.resize(kMostSearchedOrders);
+  // Among themselves the faster one counts.
+  bool isSplit = best.schedule->splitsBackward;
+  for (auto [least, index] : ranked)
+    for (const schedule::ScheduleInfo *schedule : space.reorderings) {
+      double worth = isSplit ? 0 : kWorthSplitting;
+      if (least >= best.timed.stepSeconds * (1 - worth) || candidates[index].plan.stages.size() < 2)
+        continue;
+      if (llvm::Error error = offer(candidates[index], schedule, worth))
+        return error;
+      isSplit = best.schedule->splitsBackward;
+    }
+  return llvm::Error::success();
+}
+
+//===----------------------------------------------------------------------===//
+// Plans next to the best one
+//===----------------------------------------------------------------------===//
+
+/// What a step may take, by bounds: a third of a stage's seconds are forward runs.
+double LazyStageDp::likelyStepSeconds(const StagePlan &plan) const {
+  double most = 0, before = 0;
+  for (auto [index, stage] : llvm::enumerate(plan.stages)) {
+    most = std::max(most, before + stage.choice.seconds * double(problem.numMicroBatches));
+    before += stage.choice.seconds / 3;
+    if (index + 1 < plan.stages.size() && problem.transferSeconds)
+      before +=
+          problem.transferSeconds(stage.hi, stage.submesh, plan.stages[index + 1].submesh).forth;
+  }
+  return most;
+}
+
+/// Plans in which a layer moves to the next stage or to the one before, a stage takes another
+/// submesh, two stages are one, or one is two on equal submeshes.
+std::vector<StagePlan> LazyStageDp::neighbours(const FoundPlan &best,
+                                               const StageSearchSpace &space) const {
+  std::vector<StagePlan> list;
+  llvm::ArrayRef<PlannedStage> stages = best.plan.stages;
+  int64_t used = 0;
+  for (const PlannedStage &stage : stages)
+    used += problem.submeshes[stage.submesh].numDevices();
+  auto isAllowed = [&](const StagePlan &plan) {
+    return llvm::any_of(space.rules, [&](const StageRule &rule) {
+      return !rule || llvm::all_of(plan.stages, [&](const PlannedStage &stage) {
+        return rule(stage.lo, stage.hi, stage.submesh);
+      });
+    });
+  };
+  // Stages [first, last) become others.
+  auto offer = [&](size_t first, size_t last, llvm::ArrayRef<PlannedStage> others) {
+    int64_t devices = used;
+    for (const PlannedStage &stage : stages.slice(first, last - first))
+      devices -= problem.submeshes[stage.submesh].numDevices();
+    for (const PlannedStage &stage : others)
+      devices += problem.submeshes[stage.submesh].numDevices();
+    if (devices > problem.numUsable() || (problem.usesAllDevices && devices < problem.numUsable()))
+      return;
+    StagePlan plan;
+    llvm::append_range(plan.stages, stages.take_front(first));
+    llvm::append_range(plan.stages, others);
+    llvm::append_range(plan.stages, stages.drop_front(last));
+    if (!isAllowed(plan))
+      return;
+    for (auto [index, stage] : llvm::enumerate(plan.stages)) {
+      int64_t held = problem.held(plan.stages.size() - index);
+      StageChoice fastest;
+      fastest.seconds = std::numeric_limits<double>::infinity();
+      for (const StageChoice &choice : costs.choices(stage.lo, stage.hi, stage.submesh))
+        if (choice.seconds < fastest.seconds &&
+            choice.peakBytes(held) <= problem.memoryOf(stage.submesh))
+          fastest = choice;
+      if (!std::isfinite(fastest.seconds))
+        return;
+      stage.choice = fastest;
+    }
+    plan.seconds = likelyStepSeconds(plan);
+    list.push_back(std::move(plan));
+  };
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const PlannedStage &stage = stages[i];
+    if (i + 1 < stages.size()) {
+      const PlannedStage &next = stages[i + 1];
+      for (int step : {-1, 1}) {
+        unsigned cut = stage.hi + step;
+        if (cut > stage.lo && cut < next.hi)
+          offer(i, i + 2, {{stage.lo, cut, stage.submesh, {}}, {cut, next.hi, next.submesh, {}}});
+      }
+    }
+    for (unsigned m = 0; m < problem.submeshes.size(); ++m) {
+      if (m != stage.submesh)
+        offer(i, i + 1, {{stage.lo, stage.hi, m, {}}});
+      if (i + 1 < stages.size())
+        offer(i, i + 2, {{stage.lo, stages[i + 1].hi, m, {}}});
+      for (unsigned cut = stage.lo + 1; cut < stage.hi; ++cut)
+        offer(i, i + 1, {{stage.lo, cut, m, {}}, {cut, stage.hi, m, {}}});
+    }
+  }
+  llvm::sort(list, [](const StagePlan &a, const StagePlan &b) { return a.seconds < b.seconds; });
+  return list;
+}
+
+llvm::Error LazyStageDp::climb(FoundPlan &best, const StageSearchSpace &space) {
+  constexpr size_t kMostNeighbours = 8;
+  const size_t mostWork = costs.work() + std::max(kLittleWork, costs.work() / 16);
+  for (double before = std::numeric_limits<double>::infinity();
+       best.timed.stepSeconds < before && costs.work() < mostWork;) {
+    before = best.timed.stepSeconds;
+    setObjective(best.searched, nullptr);
+    costs.refresh(/*onlySolved=*/false);
+    std::vector<StagePlan> list = neighbours(best, space);
+    if (list.size() > kMostNeighbours)
+      list.resize(kMostNeighbours);
+    std::vector<StageCosts::Request> missing;
+    for (const StagePlan &plan : list)
+      if (plan.seconds < best.timed.stepSeconds)
+        llvm::append_range(missing, requestsOf(plan, /*onlyHopes=*/true));
+    // What is asked for first may only sharpen bounds.
+    for (int tries = 0; tries < 3; ++tries)
+      if (llvm::Error error = costs.solve(missing))
+        return error;
+    size_t first = candidates.size();
+    for (const StagePlan &plan : list)
+      if (plan.seconds < best.timed.stepSeconds)
+        if (StagePlan known = solved(plan); !known.stages.empty())
+          addCandidate(known);
+    if (llvm::Error error = reorder(best, space, first))
+      return error;
+  }
   return llvm::Error::success();
 }
 
@@ -213,10 +359,8 @@ void LazyStageDp::ignoreMemory() {
   costs.ignoreMemory();
 }
 
-llvm::Error LazyStageDp::beat(FoundPlan &best, const schedule::ScheduleInfo *schedule,
-                              const StageRule &rule, double mostSeconds) {
-  // Where there is a plan already, another one is worth less.
-  const int mostTries = !best.schedule ? 4 : rule ? 1 : 2;
+/// What the DP is asked for next.
+void LazyStageDp::setObjective(const schedule::ScheduleInfo *schedule, const StageRule &rule) {
   problem.schedule = schedule;
   problem.allows = rule;
   problem.weightPart = nullptr;
@@ -225,6 +369,13 @@ llvm::Error LazyStageDp::beat(FoundPlan &best, const schedule::ScheduleInfo *sch
     problem.weightPart = [this](unsigned lo, unsigned hi, unsigned submesh) {
       return costs.weightPart(lo, hi, submesh);
     };
+}
+
+llvm::Error LazyStageDp::beat(FoundPlan &best, const schedule::ScheduleInfo *schedule,
+                              const StageRule &rule, double mostSeconds) {
+  // Where there is a plan already, another one is worth less.
+  const int mostTries = !best.schedule ? 4 : rule ? 1 : 2;
+  setObjective(schedule, rule);
   for (int tries = 0; tries < mostTries; ++tries) {
     llvm::Expected<StagePlan> plan = search(mostSeconds);
     if (!plan)
@@ -236,7 +387,6 @@ llvm::Error LazyStageDp::beat(FoundPlan &best, const schedule::ScheduleInfo *sch
     if (!found)
       return found.takeError();
     if (found->schedule) {
-      found->searched = schedule;
       if (!best.schedule || found->timed.stepSeconds < best.timed.stepSeconds)
         best = std::move(*found);
       break;
@@ -246,7 +396,7 @@ llvm::Error LazyStageDp::beat(FoundPlan &best, const schedule::ScheduleInfo *sch
   return llvm::Error::success();
 }
 
-llvm::Error LazyStageDp::tryAllDevices(FoundPlan &best) {
+llvm::Error LazyStageDp::tryAllDevices(FoundPlan &best, const StageSearchSpace &space) {
   int64_t idle = 0;
   for (int64_t devices : problem.hostDevices)
     idle += devices;
@@ -274,11 +424,14 @@ llvm::Error LazyStageDp::tryAllDevices(FoundPlan &best) {
   if (plan.stages.empty())
     return llvm::Error::success();
   int64_t held = 0;
+  size_t first = candidates.size();
   llvm::Expected<FoundPlan> found = fastest(plan, held);
   if (!found)
     return found.takeError();
   if (!found->schedule || found->timed.devices.empty())
     return llvm::Error::success();
+  if (llvm::Error error = reorder(*found, space, first))
+    return error;
   if (found->timed.stepSeconds <= best.timed.stepSeconds)
     best = std::move(*found);
   else
@@ -288,6 +441,7 @@ llvm::Error LazyStageDp::tryAllDevices(FoundPlan &best) {
 
 llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
   FoundPlan best;
+  candidates.clear();
   if (!isPrepared)
     if (llvm::Error error = costs.prepare())
       return std::move(error);
@@ -295,7 +449,6 @@ llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
   if (llvm::any_of(space.schedules, [](const auto *info) { return info->splitsBackward; }))
     if (llvm::Error error = costs.askAll())
       return std::move(error);
-  reorderings = space.reorderings;
   // By the DP's formula, which is about as far off for all schedules.
   for (const schedule::ScheduleInfo *schedule : space.schedules)
     for (const StageRule &rule : space.rules)
@@ -309,12 +462,37 @@ llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
         if (llvm::Error error = beat(best, schedule, rule, best.timed.stepSeconds * (1 - gap / 2)))
           return std::move(error);
   if (best.schedule)
-    problem.schedule = best.searched;
-  problem.allows = space.rules.back();
-  if (best.schedule && !problem.manual && !problem.usesAllDevices && problem.numReserved() == 0)
-    if (llvm::Error error = tryAllDevices(best))
+    if (llvm::Error error = finish(best, space))
       return std::move(error);
   return best;
+}
+
+/// What the DP, which counts every schedule by itself and by a formula, does not see.
+llvm::Error LazyStageDp::finish(FoundPlan &best, const StageSearchSpace &space) {
+  if (!space.reorderings.empty() && !problem.manual)
+    for (const StageRule &rule : space.rules) {
+      setObjective(space.reorderings.front(), rule);
+      llvm::Expected<StagePlan> plan =
+          search(best.timed.stepSeconds * kClose, kLittleWork + costs.work() / 16);
+      if (!plan)
+        return plan.takeError();
+      if (plan->stages.empty())
+        continue;
+      addCandidate(*plan);
+      for (const StagePlan &other : seen)
+        if (other.seconds <= plan->seconds * kClose)
+          addCandidate(other);
+    }
+  if (llvm::Error error = reorder(best, space))
+    return error;
+  if (!problem.manual)
+    if (llvm::Error error = climb(best, space))
+      return error;
+  if (!problem.manual && !problem.usesAllDevices && problem.numReserved() == 0) {
+    setObjective(best.searched, space.rules.back());
+    return tryAllDevices(best, space);
+  }
+  return llvm::Error::success();
 }
 
 //===----------------------------------------------------------------------===//

@@ -25,7 +25,8 @@ struct StageSearchSpace {
   /// formula takes less than the best plan does by its events.
   std::vector<StageRule> evenRules;
   std::vector<const schedule::ScheduleInfo *> schedules;
-  /// Schedules that the plans which the others find are timed with as well.
+  /// Schedules with split backward phases, which the plans of the others, and plans of their
+  /// own that take little more work, are timed with as well.
   std::vector<const schedule::ScheduleInfo *> reorderings;
   /// For a schedule that takes several stages on a mesh, the only one then: how many.
   unsigned stagesPerMesh = 0;
@@ -35,8 +36,7 @@ struct FoundPlan {
   StagePlan plan;                                   // Without stages if there is none.
   const schedule::ScheduleInfo *schedule = nullptr; // Null if there is none.
   TimedPlan timed;
-  /// The schedule that its stages were searched for; another one if `schedule` is one of
-  /// `reorderings`.
+  /// The schedule that its stages were searched for, which need not be `schedule`.
   const schedule::ScheduleInfo *searched = nullptr;
   /// Of the fastest plan known that uses all devices, where this one does not; infinity if
   /// none is.
@@ -58,17 +58,32 @@ public:
   unsigned numRounds = 0; // Runs of the DP on bounds.
 
 private:
+  /// Stages that were found, and what they were searched for.
+  struct Candidate {
+    StagePlan plan;
+    const schedule::ScheduleInfo *searched;
+  };
+
+  void setObjective(const schedule::ScheduleInfo *schedule, const StageRule &rule);
   StagePlan runDp(std::vector<StagePlan> *others = nullptr);
-  /// No plan if all take that many seconds or more.
-  llvm::Expected<StagePlan> search(double mostSeconds);
+  /// No plan if all take that many seconds or more. Ends early where more than `mostWork`
+  /// (`StageCosts::work`) would be solved.
+  llvm::Expected<StagePlan> search(double mostSeconds, size_t mostWork = ~size_t(0));
   std::vector<StageCosts::Request> requestsOf(const StagePlan &plan, bool onlyHopes) const;
   StagePlan solved(StagePlan plan) const;
-  llvm::Expected<FoundPlan> fastest(const StagePlan &plan, int64_t &held) const;
+  llvm::Expected<FoundPlan> fastest(const StagePlan &plan, int64_t &held);
+  void addCandidate(const StagePlan &plan);
   /// What using all devices would cost, by few rounds of solves.
-  llvm::Error tryAllDevices(FoundPlan &best);
-  /// Takes the best of close plans under `reorderings` if it is faster.
-  llvm::Error reorder(FoundPlan &best, llvm::ArrayRef<const StagePlan *> plans) const;
+  llvm::Error tryAllDevices(FoundPlan &best, const StageSearchSpace &space);
+  /// Takes the best of the candidates from that one on, in any order of their runs, if it is
+  /// faster.
+  llvm::Error reorder(FoundPlan &best, const StageSearchSpace &space, size_t first = 0);
+  llvm::Error finish(FoundPlan &best, const StageSearchSpace &space);
+  /// Takes plans next to the best one as long as these are faster.
+  llvm::Error climb(FoundPlan &best, const StageSearchSpace &space);
+  std::vector<StagePlan> neighbours(const FoundPlan &best, const StageSearchSpace &space) const;
   double leastStepSeconds(const StagePlan &plan) const;
+  double likelyStepSeconds(const StagePlan &plan) const;
   /// Takes the best plan under a rule if it is faster, and faster than `mostSeconds`.
   llvm::Error beat(FoundPlan &best, const schedule::ScheduleInfo *schedule, const StageRule &rule,
                    double mostSeconds);
@@ -77,7 +92,7 @@ private:
   const PlanTimer &timer;
   StageDpProblem problem;
   std::vector<StagePlan> seen; // By the last run of the DP.
-  llvm::ArrayRef<const schedule::ScheduleInfo *> reorderings;
+  std::vector<Candidate> candidates;
   double gap;
   bool isPrepared = false;
 };
