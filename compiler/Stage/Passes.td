@@ -265,14 +265,14 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     Option<"schedule", "schedule", "std::string", /*default=*/"\"1f1b\"",
            "Name of a schedule (alpa-build-schedule), which decides the order of runs and how many "
            "micro-batches' values a stage keeps; of several (`1f1b,gpipe`) the fastest is taken, "
-           "`auto` are `1f1b,1f1b-overlap,gpipe`, `zb-auto` and `zb-h1` with the plans of these, and "
-           "`interleaved-1f1b`, `zb-v`, `v-half` and `v-min` (most-virtual-stages)">,
+           "`auto` are `1f1b,1f1b-overlap,gpipe`, `zb-auto` and `zb-h1` with close plans, and those "
+           "with several stages on a mesh (most-virtual-stages)">,
     Option<"virtualStages", "virtual-stages", "unsigned", /*default=*/"0",
            "How many stages each mesh has, with a schedule that takes several; 0 for 2 with those "
            "that are made for it">,
     Option<"mostVirtualStages", "most-virtual-stages", "unsigned", /*default=*/"1",
            "With `auto`: how many stages a mesh may have, where that is faster by more than 1 %; 2, "
-           "3, 4 and 6 are tried with `interleaved-1f1b`, 2 in a V">,
+           "3, 4 and 6 are tried in rounds, 2 in a V">,
     ListOption<"submeshes", "submeshes", "std::string",
                "Stages by hand: hosts x devices of each, such as 1x2,1x2; where hosts "
                "differ also their device type, such as 1x2@v100. With virtual-stages these are "

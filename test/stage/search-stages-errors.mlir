@@ -19,7 +19,6 @@
 // RUN: printf 'device_types: {v: {memory_bytes: 1GiB, memory_bandwidth: 1e10, peak_flops: {float32: 1e10}}}\nhosts: [{devices: 3, device_type: v}, {devices: 5, device_type: v}]\nlinks: {intra_host: {bandwidth: 1e9, latency: 1e-6}, inter_host: {bandwidth: 1e9, latency: 1e-6}}\n' > %t.yaml
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=%t.yaml pipeline=equal-mesh" 2>&1 | FileCheck %s --check-prefix=EQUAL
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test max-devices=4 pipeline=uniform" 2>&1 | FileCheck %s --check-prefix=MOST
-// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test max-devices=4 schedule=1f1b,interleaved-1f1b" 2>&1 | FileCheck %s --check-prefix=SHARED
 // RUN: sed 's/alpa.layer = 1 /alpa.layer = 100000 /' %s | not alpa-opt - -alpa-search-stages=cluster=cpu-test 2>&1 | FileCheck %s --check-prefix=FAR
 
 // NONE: error: alpa-search-stages: option cluster is missing; give a cluster file or a preset
@@ -38,7 +37,6 @@
 // GAP: error: alpa-search-stages: gap must be at least 0 and below 1, and epsilon at least 0
 // EQUAL: error: alpa-search-stages: no plan exists: with pipeline 'equal-mesh' no stages use all devices of cluster {{.*}}; use pipeline 'auto'
 // MOST: error: alpa-search-stages: max-devices needs pipeline auto and no submeshes: others say which devices a plan takes
-// SHARED: error: alpa-search-stages: max-devices with several stages on each mesh, which take all devices
 // FAR: error: alpa-search-stages: op 'stablehlo.dot_general' is of layer 100000, but @main has 2 ops; number layers from 0, each with an op
 module {
   func.func @main(%w: tensor<64x64xf32> {alpa.kind = "state", alpa.name = "w"}, %x: tensor<32x64xf32> {alpa.kind = "batch"}) -> tensor<32x64xf32> {

@@ -4,6 +4,7 @@
 // RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=4 schedule=interleaved-1f1b" | FileCheck %s --check-prefix=AUTO
 // RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=4 schedule=interleaved-1f1b pipeline=uniform" | FileCheck %s --check-prefix=UNIFORM
 // RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=4 schedule=interleaved-1f1b,1f1b,zb-h1" | FileCheck %s --check-prefix=EITHER
+// RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=4 schedule=interleaved-1f1b max-devices=3" | FileCheck %s --check-prefix=FEW
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test schedule=interleaved-1f1b virtual-stages=3 submeshes=1x2,1x2" 2>&1 | FileCheck %s --check-prefix=LAYERS
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test schedule=interleaved-1f1b virtual-stages=5" 2>&1 | FileCheck %s --check-prefix=MANY
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test schedule=interleaved-1f1b submeshes=1x4,1x2" 2>&1 | FileCheck %s --check-prefix=UNEQUAL
@@ -27,6 +28,8 @@
 // AUTO: alpa.schedule = "interleaved-1f1b"
 // UNIFORM: devices = [0, 1, 2, 3, 4, 5, 6, 7]>, layers = [0, 2]
 // UNIFORM-SAME: layers = [2, 4]
+// FEW: alpa.planning = {{.*}}idle_reason = "at most 3 are wanted
+// FEW-SAME: alpa.schedule = "interleaved-1f1b"
 // EITHER: alpa.schedule = "{{interleaved-1f1b|1f1b|zb-h1}}"
 // LAYERS: error: alpa-search-stages: 6 stages need as many layers, got 4; use fewer stages, or raise `layers`
 // MANY: error: alpa-search-stages: 5 stages on a mesh need as many layers, got 4; use fewer virtual-stages

@@ -197,6 +197,7 @@ llvm::Error LazyStageDp::reorder(FoundPlan &best, const StageSearchSpace &space,
   llvm::sort(ranked);
   if (ranked.size() > kMostReordered)
     ranked.resize(kMostReordered);
+  const size_t mostWork = costs.work() + kLittleWork + costs.work() / 16;
   auto offer = [&](const Candidate &candidate, const schedule::ScheduleInfo *schedule,
                    double worth) -> llvm::Error {
     StageDpProblem reordered = problem;
@@ -212,8 +213,26 @@ llvm::Error LazyStageDp::reorder(FoundPlan &best, const StageSearchSpace &space,
     llvm::Expected<TimedPlan> timed = timer.time(plan, reordered);
     if (!timed)
       return timed.takeError();
-    if (!timed->devices.empty() && timed->stepSeconds < best.timed.stepSeconds * (1 - worth) &&
-        timed->fits(reordered, plan))
+    if (timed->devices.empty() || timed->stepSeconds >= best.timed.stepSeconds * (1 - worth))
+      return llvm::Error::success();
+    if (schedule->splitsBackward && !timed->fits(reordered, plan) && costs.work() < mostWork) {
+      // With ways to run the stages that leave more room.
+      problem.schedule = schedule;
+      problem.leastHeld = heldBy(plan, *timed);
+      std::vector<StageCosts::Request> requests = requestsOf(plan, /*onlyHopes=*/false);
+      if (llvm::Error error = costs.solve(requests))
+        return error;
+      if (llvm::Expected<bool> better = costs.improve(requests); !better)
+        return better.takeError();
+      plan = solved(std::move(plan));
+      problem.leastHeld = 1;
+      if (plan.stages.empty())
+        return llvm::Error::success();
+      timed = timer.time(plan, reordered);
+      if (!timed)
+        return timed.takeError();
+    }
+    if (timed->stepSeconds < best.timed.stepSeconds * (1 - worth) && timed->fits(reordered, plan))
       best = {std::move(plan), schedule, std::move(*timed), candidate.searched};
     return llvm::Error::success();
   };
@@ -396,13 +415,16 @@ llvm::Error LazyStageDp::beat(FoundPlan &best, const schedule::ScheduleInfo *sch
   return llvm::Error::success();
 }
 
+int64_t FoundPlan::numDevices(const StageDpProblem &problem) const {
+  int64_t sum = 0;
+  for (auto [index, stage] : llvm::enumerate(plan.stages))
+    if (plan.numMeshes == 0 || index < plan.numMeshes)
+      sum += problem.submeshes[stage.submesh].numDevices();
+  return sum;
+}
+
 llvm::Error LazyStageDp::tryAllDevices(FoundPlan &best, const StageSearchSpace &space) {
-  int64_t idle = 0;
-  for (int64_t devices : problem.hostDevices)
-    idle += devices;
-  for (const PlannedStage &stage : best.plan.stages)
-    idle -= problem.submeshes[stage.submesh].numDevices();
-  if (idle == 0)
+  if (best.numDevices(problem) == problem.numDevices())
     return llvm::Error::success();
   problem.usesAllDevices = true;
   auto end = llvm::scope_exit([&] { problem.usesAllDevices = false; });

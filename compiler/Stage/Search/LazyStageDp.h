@@ -41,6 +41,9 @@ struct FoundPlan {
   /// Of the fastest plan known that uses all devices, where this one does not; infinity if
   /// none is.
   double allDevicesSeconds = std::numeric_limits<double>::infinity();
+
+  /// That the plan takes.
+  int64_t numDevices(const StageDpProblem &problem) const;
 };
 
 class LazyStageDp {

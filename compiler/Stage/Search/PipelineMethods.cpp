@@ -79,44 +79,24 @@ std::vector<StageRule> stage::evenRules(const cost::Cluster &cluster, unsigned n
   return rules;
 }
 
-llvm::Expected<std::vector<StageRule>>
-stage::applyPipelineMethod(llvm::StringRef method, const cost::Cluster &cluster, unsigned numLayers,
-                           SearchSpace &space, unsigned stagesPerMesh) {
-  if (llvm::Error error = checkPipelineMethod(method))
-    return std::move(error);
-  auto fail = [&](const llvm::Twine &message) {
-    return llvm::createStringError("pipeline '" + method + "' " + message);
-  };
-  if (method == "auto")
-    return std::vector<StageRule>{nullptr};
-  if (space.manual)
-    return fail("chooses the stages, which submeshes give; leave one of them out");
-
+std::vector<StageRule> stage::pipelineRules(llvm::StringRef method, const cost::Cluster &cluster,
+                                            unsigned numLayers, const SearchSpace &space,
+                                            unsigned stagesPerMesh) {
   int64_t devices = cluster.numDevices();
   bool equalLayers = method == "equal-layer" || method == "uniform";
   bool equalMeshes = method == "equal-mesh" || method == "uniform";
-  keepSubmeshes(space, [&](const Submesh &submesh) {
-    int64_t size = submesh.numDevices();
-    if (method == "intra-only")
-      return size == devices;
-    if (method == "inter-only")
-      return size == 1;
-    return !equalMeshes || canTile(submesh, devices, numLayers / stagesPerMesh);
-  });
-
+  if (method == "auto")
+    return {nullptr};
   if (method == "intra-only") {
     if (space.submeshes.empty())
-      return fail("needs a cluster that is one mesh: hosts with as many devices each");
-    return std::vector<StageRule>{
-        [numLayers](unsigned lo, unsigned hi, unsigned) { return lo == 0 && hi == numLayers; }};
+      return {};
+    return {[numLayers](unsigned lo, unsigned hi, unsigned) { return lo == 0 && hi == numLayers; }};
   }
   if (method == "inter-only") {
-    if (devices > int64_t(numLayers))
-      return fail("needs a layer for each of " + llvm::Twine(devices) + " devices, got " +
-                  llvm::Twine(numLayers) + "; raise `layers`");
-    return std::vector<StageRule>{nullptr};
+    if (devices * stagesPerMesh > int64_t(numLayers))
+      return {};
+    return {nullptr};
   }
-
   std::vector<StageRule> rules;
   for (unsigned count = 1; count <= numLayers; ++count) {
     if (equalLayers && numLayers % count != 0)
@@ -138,6 +118,42 @@ stage::applyPipelineMethod(llvm::StringRef method, const cost::Cluster &cluster,
     if (!equalLayers)
       break; // The number of layers is free.
   }
+  return rules;
+}
+
+llvm::Expected<std::vector<StageRule>>
+stage::applyPipelineMethod(llvm::StringRef method, const cost::Cluster &cluster, unsigned numLayers,
+                           SearchSpace &space, unsigned stagesPerMesh) {
+  if (llvm::Error error = checkPipelineMethod(method))
+    return std::move(error);
+  auto fail = [&](const llvm::Twine &message) {
+    return llvm::createStringError("pipeline '" + method + "' " + message);
+  };
+  if (method == "auto")
+    return std::vector<StageRule>{nullptr};
+  if (space.manual)
+    return fail("chooses the stages, which submeshes give; leave one of them out");
+
+  int64_t devices = cluster.numDevices();
+  bool equalMeshes = method == "equal-mesh" || method == "uniform";
+  keepSubmeshes(space, [&](const Submesh &submesh) {
+    int64_t size = submesh.numDevices();
+    if (method == "intra-only")
+      return size == devices;
+    if (method == "inter-only")
+      return size == 1;
+    return !equalMeshes || canTile(submesh, devices, numLayers / stagesPerMesh);
+  });
+
+  std::vector<StageRule> rules = pipelineRules(method, cluster, numLayers, space, stagesPerMesh);
+  if (rules.empty() && method == "intra-only")
+    return fail("needs a cluster that is one mesh: hosts with as many devices each");
+  if (rules.empty() && method == "inter-only")
+    return fail(
+        "needs " +
+        (stagesPerMesh > 1 ? llvm::Twine(stagesPerMesh) + " layers" : llvm::Twine("a layer")) +
+        " for each of " + llvm::Twine(devices) + " devices, got " + llvm::Twine(numLayers) +
+        "; raise `layers`");
   if (rules.empty())
     return fail("finds no number of stages that divides both " + llvm::Twine(numLayers) +
                 " layers and " + llvm::Twine(devices) + " devices");

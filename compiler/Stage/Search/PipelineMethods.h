@@ -33,6 +33,11 @@ llvm::Expected<std::vector<StageRule>> applyPipelineMethod(llvm::StringRef metho
                                                            unsigned numLayers, SearchSpace &space,
                                                            unsigned stagesPerMesh = 1);
 
+/// The rules alone, among the submeshes that are left; none if no plan follows the method.
+std::vector<StageRule> pipelineRules(llvm::StringRef method, const cost::Cluster &cluster,
+                                     unsigned numLayers, const SearchSpace &space,
+                                     unsigned stagesPerMesh);
+
 /// Families of even plans: all stages on submeshes of one shape, or of as many
 /// layers each.
 std::vector<StageRule> evenRules(const cost::Cluster &cluster, unsigned numLayers,

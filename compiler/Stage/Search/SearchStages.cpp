@@ -766,7 +766,6 @@ const SearchSetup &AlpaSearchStagesPass::addVirtualSetup(const SearchSetup &setu
                                                          StageSearchSpace tried) {
   SearchSetup &mine = virtualSetups.emplace_back(setup);
   mine.tried = std::move(tried);
-  mine.tried.rules = setup.tried.rules;
   mine.options.mostAtOnce = 0; // Most views are not asked for.
   // Warming up takes at most so many.
   mine.options.mostInFlight =
@@ -792,25 +791,33 @@ llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
   addUsed(*plain);
   for (const Again &way : again)
     addUsed(*way.variant);
-  const size_t mostWork = solvedLayers / 4;
+  constexpr size_t kLittleWork = 64; // Layers that small models may want.
+  const size_t mostWork = std::max(kLittleWork, solvedLayers / 4);
   double mostSeconds = best->found.timed.stepSeconds * (1 - kWorth);
+  double allDevicesSeconds = best->found.allDevicesSeconds;
+  if (best->found.numDevices(setup.problem) == setup.problem.numDevices())
+    allDevicesSeconds = best->found.timed.stepSeconds;
+  // Orders of the same stages are timed together, what keeps the most activations first.
   struct Way {
-    StringLiteral name;
+    std::vector<StringRef> names;
     unsigned stagesPerMesh;
   };
-  constexpr Way kInRounds[] = {{"interleaved-1f1b", 4},
-                               {"interleaved-1f1b", 3},
-                               {"interleaved-1f1b", 2},
-                               {"interleaved-1f1b", 6}};
-  constexpr Way kInV[] = {{"zb-v", 2}, {"v-half", 2}, {"v-min", 2}};
+  const Way kInRounds[] = {{{"interleaved-1f1b", "breadth-first"}, 4},
+                           {{"interleaved-1f1b", "breadth-first"}, 3},
+                           {{"interleaved-1f1b", "breadth-first"}, 2},
+                           {{"interleaved-1f1b", "breadth-first"}, 6}};
+  const Way kInV[] = {{{"zb-v", "dualpipe-v"}, 2}, {{"v-half"}, 2}, {{"v-min"}, 2}};
   for (ArrayRef<Way> ways : {ArrayRef<Way>(kInRounds), ArrayRef<Way>(kInV)}) {
     size_t work = mostWork;
     for (const Way &way : ways) {
       if (way.stagesPerMesh > mostVirtualStages)
         continue;
       StageSearchSpace tried;
-      tried.schedules.push_back(schedule::findSchedule(way.name));
+      for (StringRef name : way.names)
+        tried.schedules.push_back(schedule::findSchedule(name));
       tried.stagesPerMesh = way.stagesPerMesh;
+      tried.rules = pipelineRules(pipeline, setup.cluster, setup.problem.numLayers, setup.space,
+                                  way.stagesPerMesh);
       if (llvm::Error error = checkVirtualStages(tried, setup.space, setup.problem)) {
         consumeError(std::move(error)); // There are no such plans.
         continue;
@@ -825,6 +832,8 @@ llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
         continue;
       best = std::move(*other);
       mostSeconds = best->found.timed.stepSeconds;
+      double &all = best->found.allDevicesSeconds;
+      all = allDevicesSeconds = std::min(all, allDevicesSeconds);
     }
   }
   return llvm::Error::success();
@@ -837,6 +846,7 @@ AlpaSearchStagesPass::searchSchedules(const SearchSetup &setup) {
     return searchWays(setup);
   if (llvm::Error error = checkVirtualStages(virtualTried, setup.space, setup.problem))
     return fail(std::move(error));
+  virtualTried.rules = setup.tried.rules;
   llvm::Expected<std::unique_ptr<StageAttempt>> shared =
       searchWays(addVirtualSetup(setup, virtualTried));
   if (!shared || setup.tried.schedules.empty())
@@ -894,8 +904,6 @@ llvm::Error AlpaSearchStagesPass::run() {
   StageSearchSpace tried;
   if (llvm::Error error = readSchedules(tried))
     return error;
-  if (maxDevices && !virtualTried.schedules.empty())
-    return fail("max-devices with several stages on each mesh, which take all devices");
   llvm::Expected<StepLayers> layers = readLayers(main);
   if (!layers)
     return fail(layers.takeError());
@@ -989,9 +997,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   llvm::Expected<std::unique_ptr<StageAttempt>> best = searchSchedules(setup);
   if (!best)
     return best.takeError();
-  if (schedule == "auto" && pipeline == "auto" && !options.allDiffer && !setup.space.manual &&
-      problem.numReserved() == 0 && !hasBarrier(main) && (*best)->fits() &&
-      (*best)->found.plan.stages.size() > 1)
+  if (schedule == "auto" && pipeline != "intra-only" && !options.allDiffer && !setup.space.manual &&
+      !hasBarrier(main) && (*best)->fits())
     if (llvm::Error error = tryVirtualStages(setup, *best))
       return error;
   if (!(*best)->hasPlan() && !explainsMisfit)

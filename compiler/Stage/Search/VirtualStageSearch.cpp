@@ -51,14 +51,26 @@ VirtualStageSearch::listMeshes(unsigned stagesPerMesh) const {
     std::iota(list.back().begin(), list.back().end(), 0);
     return list;
   }
-  int64_t devices =
-      std::accumulate(problem.hostDevices.begin(), problem.hostDevices.end(), int64_t(0));
+  int64_t usable = problem.numUsable();
   for (auto [index, submesh] : llvm::enumerate(space.submeshes)) {
-    int64_t count = devices / submesh.numDevices();
-    if (devices % submesh.numDevices() == 0 && count * stagesPerMesh <= problem.numLayers)
-      list.emplace_back(count, index);
+    int64_t most =
+        std::min<int64_t>(usable / submesh.numDevices(), problem.numLayers / stagesPerMesh);
+    for (int64_t count = most; count > 0; --count)
+      if (!problem.usesAllDevices || count * submesh.numDevices() == usable)
+        list.emplace_back(count, index);
   }
+  // What is found with more devices rules out most with fewer.
+  llvm::sort(list, [&](const Meshes &a, const Meshes &b) {
+    return std::make_pair(-numDevices(a), a) < std::make_pair(-numDevices(b), b);
+  });
   return list;
+}
+
+int64_t VirtualStageSearch::numDevices(const Meshes &meshes) const {
+  int64_t sum = 0;
+  for (unsigned submesh : meshes)
+    sum += space.submeshes[submesh].numDevices();
+  return sum;
 }
 
 VirtualStageProblem VirtualStageSearch::makeProblem(const Meshes &meshes,
@@ -114,8 +126,8 @@ VirtualStagePlan VirtualStageSearch::solved(const VirtualStageProblem &cut,
   return plan;
 }
 
-llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStageProblem &cut,
-                                                            double mostSeconds) {
+llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStageProblem &cut) {
+  const double mostSeconds = cut.mostSeconds;
   VirtualStagePlan best;
   auto offer = [&](VirtualStagePlan plan) {
     if (!plan.stages.empty() && plan.seconds < best.seconds)
@@ -204,49 +216,135 @@ void VirtualStageSearch::shareMemory(const VirtualStageProblem &cut, const Meshe
       std::move(name));
 }
 
+/// Takes a cut under one of the schedules if that is faster.
+llvm::Error VirtualStageSearch::offer(FoundPlan &best, const VirtualStageProblem &cut,
+                                      const Meshes &meshes, const StageSearchSpace &tried,
+                                      const VirtualStagePlan &found) const {
+  StagePlan plan;
+  plan.numMeshes = cut.numMeshes;
+  plan.placement = cut.placement;
+  for (auto [index, stage] : llvm::enumerate(found.stages))
+    plan.stages.push_back({stage.lo, stage.hi, meshes[cut.meshOf(index)], stage.choice});
+  StageDpProblem scheduled = problem;
+  for (const schedule::ScheduleInfo *schedule : tried.schedules) {
+    scheduled.schedule = schedule;
+    llvm::Expected<TimedPlan> timed = timer.time(plan, scheduled);
+    if (!timed)
+      return timed.takeError();
+    plan.seconds = timed->stepSeconds;
+    if (timed->devices.empty() && !space.manual)
+      break; // Such submeshes do not find room on the hosts.
+    if (!timed->fits(scheduled, plan))
+      continue; // The order for these seconds keeps more than that for equal ones.
+    if (!best.schedule || timed->stepSeconds < best.timed.stepSeconds)
+      best = {plan, schedule, std::move(*timed), schedule};
+  }
+  return llvm::Error::success();
+}
+
+/// Of cuts that load the busiest mesh about alike some take less time by their events: looks at
+/// those next to the best one, in which a layer moves to another stage.
+llvm::Error VirtualStageSearch::climb(FoundPlan &best, VirtualStageProblem cut,
+                                      const StageSearchSpace &tried) {
+  // Runs of orders that are looked at.
+  constexpr size_t kMostRuns = 6000;
+  if (!cut.layerRanges.empty())
+    return llvm::Error::success();
+  Meshes meshes;
+  for (unsigned mesh = 0; mesh < cut.numMeshes; ++mesh)
+    meshes.push_back(best.plan.stages[mesh].submesh);
+  shareMemory(cut, meshes);
+  size_t left = kMostRuns / (cut.numStages() * size_t(problem.numMicroBatches));
+  for (double before = std::numeric_limits<double>::infinity();
+       best.timed.stepSeconds < before && left > 0;) {
+    before = best.timed.stepSeconds;
+    std::vector<std::pair<double, std::vector<std::pair<unsigned, unsigned>>>> ranked;
+    costs.refresh(/*onlySolved=*/false);
+    cut.mostSeconds = std::numeric_limits<double>::infinity();
+    for (unsigned from = 0; from < cut.numStages(); ++from)
+      for (unsigned to = 0; to < cut.numStages(); ++to) {
+        if (from == to || best.plan.stages[from].hi - best.plan.stages[from].lo < 2)
+          continue;
+        cut.layerRanges.clear();
+        for (const PlannedStage &stage : best.plan.stages)
+          cut.layerRanges.push_back({stage.lo, stage.hi});
+        for (unsigned begin = std::min(from, to); begin < std::max(from, to); ++begin) {
+          unsigned moved = cut.layerRanges[begin].second + (from < to ? -1 : 1);
+          cut.layerRanges[begin].second = cut.layerRanges[begin + 1].first = moved;
+        }
+        VirtualStagePlan hoped = solveVirtualStages(cut);
+        if (!hoped.stages.empty() &&
+            hoped.seconds * double(problem.numMicroBatches) < best.timed.stepSeconds)
+          ranked.emplace_back(hoped.seconds, cut.layerRanges);
+      }
+    llvm::sort(ranked);
+    if (ranked.size() > left)
+      ranked.resize(left);
+    left -= ranked.size();
+    for (auto &[seconds, ranges] : ranked) {
+      cut.layerRanges = ranges;
+      for (int tries = 0; tries < 3 && costs.work() < mostWork; ++tries) {
+        costs.refresh(/*onlySolved=*/false);
+        std::vector<StageCosts::Request> missing;
+        for (auto [index, stage] : llvm::enumerate(solveVirtualStages(cut).stages))
+          if (costs.isHope(stage.choice.id))
+            missing.push_back({stage.choice.id, cut.inFlight[index]});
+        if (missing.empty())
+          break;
+        if (llvm::Error error = costs.solve(missing))
+          return error;
+      }
+      costs.refresh(/*onlySolved=*/true);
+      VirtualStagePlan found = solveVirtualStages(cut);
+      if (found.stages.empty())
+        continue;
+      if (llvm::Error error = offer(best, cut, meshes, tried, found))
+        return error;
+    }
+  }
+  return llvm::Error::success();
+}
+
 llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried, double mostSeconds,
                                                   size_t work) {
   mostWork = work;
   if (llvm::Error error = costs.prepare())
     return std::move(error);
   FoundPlan best;
-  StageDpProblem scheduled = problem;
-  scheduled.schedule = tried.schedules.front();
+  std::optional<VirtualStageProblem> bestCut;
+  double allDevicesSeconds = std::numeric_limits<double>::infinity();
   for (const Meshes &meshes : listMeshes(tried.stagesPerMesh)) {
     if (meshes.size() == 1 && mostSeconds < std::numeric_limits<double>::infinity())
       continue; // Of stages that follow each other anyway none is faster for being cut.
     // No step is faster than what its busiest mesh does, behind what its first stages need to
     // reach the last mesh and come back, unless weight parts fill that.
     double runs = double(problem.numMicroBatches);
-    if (!scheduled.schedule->splitsBackward)
+    if (!tried.schedules.front()->splitsBackward)
       runs += double(meshes.size() - 1) / tried.stagesPerMesh;
     for (const StageRule &rule : tried.rules) {
       if (costs.work() >= mostWork)
-        return best;
+        break;
       VirtualStageProblem cut = makeProblem(meshes, tried, rule);
+      cut.mostSeconds = std::min(best.timed.stepSeconds, mostSeconds) / runs;
       shareMemory(cut, meshes);
-      llvm::Expected<VirtualStagePlan> found =
-          search(cut, std::min(best.timed.stepSeconds, mostSeconds) / runs);
+      llvm::Expected<VirtualStagePlan> found = search(cut);
       if (!found)
         return found.takeError();
       if (found->stages.empty())
         continue;
-      StagePlan plan;
-      plan.numMeshes = cut.numMeshes;
-      plan.placement = cut.placement;
-      for (auto [index, stage] : llvm::enumerate(found->stages))
-        plan.stages.push_back({stage.lo, stage.hi, meshes[cut.meshOf(index)], stage.choice});
-      llvm::Expected<TimedPlan> timed = timer.time(plan, scheduled);
-      if (!timed)
-        return timed.takeError();
-      plan.seconds = timed->stepSeconds;
-      if (timed->devices.empty() && !space.manual)
-        continue; // Such submeshes do not tile the hosts.
-      if (!timed->fits(scheduled, plan))
-        continue; // The order for these seconds keeps more than that for equal ones.
-      if (!best.schedule || timed->stepSeconds < best.timed.stepSeconds)
-        best = {std::move(plan), tried.schedules.front(), std::move(*timed)};
+      double before = best.timed.stepSeconds;
+      if (llvm::Error error = offer(best, cut, meshes, tried, *found))
+        return std::move(error);
+      if (best.timed.stepSeconds < before)
+        bestCut = cut;
+      if (numDevices(meshes) == problem.numDevices())
+        allDevicesSeconds = std::min(allDevicesSeconds, best.timed.stepSeconds);
     }
   }
+  if (bestCut)
+    if (llvm::Error error = climb(best, *bestCut, tried))
+      return std::move(error);
+  if (allDevicesSeconds > best.timed.stepSeconds)
+    best.allDevicesSeconds = allDevicesSeconds;
   return best;
 }

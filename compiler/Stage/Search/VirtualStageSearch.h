@@ -3,7 +3,7 @@
 // Plans for a schedule with several stages on each mesh: for every number of equal
 // meshes the best cut of the layers (VirtualStages.h), found as LazyStageDp finds
 // plans, by solving the stages that the best cut rests on; of these the plan whose
-// step takes the fewest seconds.
+// step takes the fewest seconds. Devices may stay idle where that is faster.
 //
 //===----------------------------------------------------------------------===//
 
@@ -36,10 +36,14 @@ private:
   using Meshes = std::vector<unsigned>;
 
   std::vector<Meshes> listMeshes(unsigned stagesPerMesh) const;
+  int64_t numDevices(const Meshes &meshes) const;
   VirtualStageProblem makeProblem(const Meshes &meshes, const StageSearchSpace &tried,
                                   const StageRule &rule);
   void shareMemory(const VirtualStageProblem &cut, const Meshes &meshes);
-  llvm::Expected<VirtualStagePlan> search(const VirtualStageProblem &cut, double mostSeconds);
+  llvm::Expected<VirtualStagePlan> search(const VirtualStageProblem &cut);
+  llvm::Error offer(FoundPlan &best, const VirtualStageProblem &cut, const Meshes &meshes,
+                    const StageSearchSpace &tried, const VirtualStagePlan &found) const;
+  llvm::Error climb(FoundPlan &best, VirtualStageProblem cut, const StageSearchSpace &tried);
   VirtualStagePlan solved(const VirtualStageProblem &cut, VirtualStagePlan plan) const;
 
   StageCosts &costs;

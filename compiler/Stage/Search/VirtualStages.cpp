@@ -34,7 +34,7 @@ public:
       return std::move(best);
     }
     findRest();
-    if (rest[0] == kInfinity)
+    if (rest[0] == kInfinity || averageOf(rest[0]) >= problem.mostSeconds)
       return {};
     stages.resize(numStages);
     meshes.resize(problem.numMeshes);

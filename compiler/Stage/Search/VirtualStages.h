@@ -30,6 +30,8 @@ struct VirtualStageProblem {
       choices;
   /// A cut this close to a bound, as a part, is good enough.
   double tolerance = 0;
+  /// Cuts that take as long or longer are of no use.
+  double mostSeconds = std::numeric_limits<double>::infinity();
 
   unsigned numStages() const { return numMeshes * stagesPerMesh; }
   unsigned meshOf(unsigned stage) const {

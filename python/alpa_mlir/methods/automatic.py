@@ -35,7 +35,7 @@ class AutoParallel(Method):
         pipeline: what stages and submeshes may be chosen: `"auto"` for all, or a name of
             `docs/methods.md` such as `"equal-layer"`.
         max_devices: how many devices the plan may take, whichever are fastest; the others stay
-            idle. None for all. Needs `pipeline="auto"` and one stage on each mesh.
+            idle. None for all. Needs `pipeline="auto"`.
 
     Example:
         >>> AutoParallel(num_micro_batches=4).num_micro_batches
@@ -61,11 +61,11 @@ class AutoParallel(Method):
                     where="AutoParallel",
                     fix="use a whole number of at least 1",
                 )
-            if self.pipeline != "auto" or self.stages_per_mesh > 1:
+            if self.pipeline != "auto":
                 raise MethodError(
-                    "max_devices with a pipeline or schedule that takes all devices",
+                    "max_devices with a pipeline that takes all devices",
                     where="AutoParallel",
-                    fix='use pipeline="auto" and another schedule, or a smaller cluster',
+                    fix='use pipeline="auto", or a smaller cluster',
                 )
         if self.pipeline not in pipeline_methods():
             raise MethodError(

@@ -201,8 +201,7 @@ def test_at_most_so_many_devices():
     ("options", "text"),
     [
         ({"max_devices": 0}, "max_devices 0; fix: use a whole number of at least 1"),
-        ({"max_devices": 2, "pipeline": "uniform"}, "max_devices with a pipeline or schedule"),
-        ({"max_devices": 2, "schedule": "interleaved-1f1b"}, "max_devices with a pipeline or"),
+        ({"max_devices": 2, "pipeline": "uniform"}, "max_devices with a pipeline that takes all"),
     ],
 )
 def test_what_most_devices_do_not_go_with(options, text):
