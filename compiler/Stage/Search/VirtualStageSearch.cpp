@@ -126,7 +126,8 @@ VirtualStagePlan VirtualStageSearch::solved(const VirtualStageProblem &cut,
   return plan;
 }
 
-llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStageProblem &cut) {
+llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStageProblem &cut,
+                                                            double &leastSum) {
   const double mostSeconds = cut.mostSeconds;
   VirtualStagePlan best;
   auto offer = [&](VirtualStagePlan plan) {
@@ -147,6 +148,7 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
   for (unsigned round = 0; round < last; ++round) {
     costs.refresh(/*onlySolved=*/false);
     VirtualStagePlan hoped = solveVirtualStages(cut);
+    leastSum = hoped.leastSum;
     if (hoped.stages.empty() || best.seconds * (1 - gap) <= hoped.seconds ||
         costs.work() >= mostWork)
       break;
@@ -253,8 +255,10 @@ llvm::Error VirtualStageSearch::climb(FoundPlan &best, VirtualStageProblem cut,
   Meshes meshes;
   for (unsigned mesh = 0; mesh < cut.numMeshes; ++mesh)
     meshes.push_back(best.plan.stages[mesh].submesh);
-  shareMemory(cut, meshes);
   size_t left = kMostRuns / (cut.numStages() * size_t(problem.numMicroBatches));
+  if (left < cut.numStages()) // It would be chance which ones these are.
+    return llvm::Error::success();
+  shareMemory(cut, meshes);
   for (double before = std::numeric_limits<double>::infinity();
        best.timed.stepSeconds < before && left > 0;) {
     before = best.timed.stepSeconds;
@@ -312,6 +316,8 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
     return std::move(error);
   FoundPlan best;
   std::optional<VirtualStageProblem> bestCut;
+  // Of all stages, on meshes of a shape: fewer of them are no faster.
+  std::map<unsigned, double> leastSums;
   double allDevicesSeconds = std::numeric_limits<double>::infinity();
   for (const Meshes &meshes : listMeshes(tried.stagesPerMesh)) {
     if (meshes.size() == 1 && mostSeconds < std::numeric_limits<double>::infinity())
@@ -324,12 +330,19 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
     for (const StageRule &rule : tried.rules) {
       if (costs.work() >= mostWork)
         break;
+      double most = std::min(best.timed.stepSeconds, mostSeconds) / runs;
+      if (auto sum = leastSums.find(meshes.front());
+          sum != leastSums.end() && !rule && sum->second / double(meshes.size()) >= most)
+        continue;
       VirtualStageProblem cut = makeProblem(meshes, tried, rule);
-      cut.mostSeconds = std::min(best.timed.stepSeconds, mostSeconds) / runs;
+      cut.mostSeconds = most;
       shareMemory(cut, meshes);
-      llvm::Expected<VirtualStagePlan> found = search(cut);
+      double leastSum = 0;
+      llvm::Expected<VirtualStagePlan> found = search(cut, leastSum);
       if (!found)
         return found.takeError();
+      double &known = leastSums[meshes.front()];
+      known = std::max(known, leastSum);
       if (found->stages.empty())
         continue;
       double before = best.timed.stepSeconds;

@@ -40,7 +40,8 @@ private:
   VirtualStageProblem makeProblem(const Meshes &meshes, const StageSearchSpace &tried,
                                   const StageRule &rule);
   void shareMemory(const VirtualStageProblem &cut, const Meshes &meshes);
-  llvm::Expected<VirtualStagePlan> search(const VirtualStageProblem &cut);
+  /// `leastSum` is set to that of the cuts.
+  llvm::Expected<VirtualStagePlan> search(const VirtualStageProblem &cut, double &leastSum);
   llvm::Error offer(FoundPlan &best, const VirtualStageProblem &cut, const Meshes &meshes,
                     const StageSearchSpace &tried, const VirtualStagePlan &found) const;
   llvm::Error climb(FoundPlan &best, VirtualStageProblem cut, const StageSearchSpace &tried);

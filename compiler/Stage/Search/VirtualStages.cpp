@@ -34,8 +34,9 @@ public:
       return std::move(best);
     }
     findRest();
+    best.leastSum = rest[0];
     if (rest[0] == kInfinity || averageOf(rest[0]) >= problem.mostSeconds)
-      return {};
+      return std::move(best);
     stages.resize(numStages);
     meshes.resize(problem.numMeshes);
     for (const Cut &cut : {evenSeconds(), evenLayers()})

@@ -54,6 +54,8 @@ struct VirtualStage {
 struct VirtualStagePlan {
   double seconds = std::numeric_limits<double>::infinity(); // Of the busiest mesh.
   std::vector<VirtualStage> stages;                         // Empty when nothing fits.
+  /// That no cut's stages are below together, whatever the memory; 0 for a given cut.
+  double leastSum = 0;
 };
 
 /// The best cut. Where there are very many that could be it, the best of those that
