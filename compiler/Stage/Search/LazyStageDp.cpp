@@ -274,8 +274,8 @@ double LazyStageDp::likelyStepSeconds(const StagePlan &plan) const {
   return most;
 }
 
-/// Plans in which a layer moves to the next stage or to the one before, a stage takes another
-/// submesh, two stages are one, or one is two on equal submeshes.
+/// Plans in which two neighbours share their layers otherwise, and may change places, a stage
+/// takes another submesh, two stages are one, or one is two on equal submeshes.
 std::vector<StagePlan> LazyStageDp::neighbours(const FoundPlan &best,
                                                const StageSearchSpace &space) const {
   std::vector<StagePlan> list;
@@ -324,10 +324,11 @@ std::vector<StagePlan> LazyStageDp::neighbours(const FoundPlan &best,
     const PlannedStage &stage = stages[i];
     if (i + 1 < stages.size()) {
       const PlannedStage &next = stages[i + 1];
-      for (int step : {-1, 1}) {
-        unsigned cut = stage.hi + step;
-        if (cut > stage.lo && cut < next.hi)
+      for (unsigned cut = stage.lo + 1; cut < next.hi; ++cut) {
+        if (cut != stage.hi)
           offer(i, i + 2, {{stage.lo, cut, stage.submesh, {}}, {cut, next.hi, next.submesh, {}}});
+        if (stage.submesh != next.submesh)
+          offer(i, i + 2, {{stage.lo, cut, next.submesh, {}}, {cut, next.hi, stage.submesh, {}}});
       }
     }
     for (unsigned m = 0; m < problem.submeshes.size(); ++m) {
