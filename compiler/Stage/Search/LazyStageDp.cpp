@@ -274,8 +274,36 @@ double LazyStageDp::likelyStepSeconds(const StagePlan &plan) const {
   return most;
 }
 
-/// Plans in which two neighbours share their layers otherwise, and may change places, a stage
-/// takes another submesh, two stages are one, or one is two on equal submeshes.
+/// Stages that may become others at once.
+static constexpr unsigned kMostAtOnce = 3;
+
+/// Where stages begin, and their end.
+using Cut = llvm::SmallVector<unsigned, kMostAtOnce + 1>;
+
+/// Ways to cut layers [lo, hi) into so many stages; of many layers about even ones alone.
+static std::vector<Cut> cutsOf(unsigned lo, unsigned hi, unsigned count) {
+  constexpr unsigned kMany = 8;
+  std::vector<Cut> cuts{{lo}};
+  for (unsigned part = 1; part < count; ++part) {
+    std::vector<Cut> longer;
+    for (const Cut &cut : cuts) {
+      unsigned first = cut.back() + 1, last = hi - (count - part);
+      if (hi - lo > kMany)
+        first = last = lo + (hi - lo) * part / count;
+      for (unsigned begin = first; begin <= last; ++begin) {
+        longer.push_back(cut);
+        longer.back().push_back(begin);
+      }
+    }
+    cuts = std::move(longer);
+  }
+  for (Cut &cut : cuts)
+    cut.push_back(hi);
+  return cuts;
+}
+
+/// Plans in which two neighbours share their layers otherwise, and may change places, or one to
+/// three stages become as many on equal submeshes.
 std::vector<StagePlan> LazyStageDp::neighbours(const FoundPlan &best,
                                                const StageSearchSpace &space) const {
   std::vector<StagePlan> list;
@@ -298,6 +326,12 @@ std::vector<StagePlan> LazyStageDp::neighbours(const FoundPlan &best,
     for (const PlannedStage &stage : others)
       devices += problem.submeshes[stage.submesh].numDevices();
     if (devices > problem.numUsable() || (problem.usesAllDevices && devices < problem.numUsable()))
+      return;
+    if (llvm::equal(stages.slice(first, last - first), others,
+                    [](const PlannedStage &mine, const PlannedStage &other) {
+                      return mine.lo == other.lo && mine.hi == other.hi &&
+                             mine.submesh == other.submesh;
+                    }))
       return;
     StagePlan plan;
     llvm::append_range(plan.stages, stages.take_front(first));
@@ -331,13 +365,17 @@ std::vector<StagePlan> LazyStageDp::neighbours(const FoundPlan &best,
           offer(i, i + 2, {{stage.lo, cut, next.submesh, {}}, {cut, next.hi, stage.submesh, {}}});
       }
     }
-    for (unsigned m = 0; m < problem.submeshes.size(); ++m) {
-      if (m != stage.submesh)
-        offer(i, i + 1, {{stage.lo, stage.hi, m, {}}});
-      if (i + 1 < stages.size())
-        offer(i, i + 2, {{stage.lo, stages[i + 1].hi, m, {}}});
-      for (unsigned cut = stage.lo + 1; cut < stage.hi; ++cut)
-        offer(i, i + 1, {{stage.lo, cut, m, {}}, {cut, stage.hi, m, {}}});
+    // So many stages become others on equal submeshes.
+    for (size_t last = i + 1; last <= std::min(i + kMostAtOnce, stages.size()); ++last) {
+      unsigned lo = stage.lo, hi = stages[last - 1].hi;
+      for (unsigned count = 1; count <= std::min(kMostAtOnce, hi - lo); ++count)
+        for (const Cut &cut : cutsOf(lo, hi, count))
+          for (unsigned m = 0; m < problem.submeshes.size(); ++m) {
+            llvm::SmallVector<PlannedStage, kMostAtOnce> others;
+            for (unsigned part = 0; part < count; ++part)
+              others.push_back({cut[part], cut[part + 1], m, {}});
+            offer(i, last, others);
+          }
     }
   }
   llvm::sort(list, [](const StagePlan &a, const StagePlan &b) { return a.seconds < b.seconds; });
@@ -352,9 +390,11 @@ llvm::Error LazyStageDp::climb(FoundPlan &best, const StageSearchSpace &space) {
     before = best.timed.stepSeconds;
     setObjective(best.searched, nullptr);
     costs.refresh(/*onlySolved=*/false);
-    std::vector<StagePlan> list = neighbours(best, space);
-    if (list.size() > kMostNeighbours)
-      list.resize(kMostNeighbours);
+    std::vector<StagePlan> list;
+    for (StagePlan &plan : neighbours(best, space))
+      if (list.size() < kMostNeighbours &&
+          llvm::none_of(list, [&](const StagePlan &other) { return areSame(plan, other); }))
+        list.push_back(std::move(plan));
     std::vector<StageCosts::Request> missing;
     for (const StagePlan &plan : list)
       if (plan.seconds < best.timed.stepSeconds)
