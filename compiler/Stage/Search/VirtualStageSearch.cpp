@@ -218,6 +218,9 @@ void VirtualStageSearch::shareMemory(const VirtualStageProblem &cut, const Meshe
       std::move(name));
 }
 
+/// How much faster another order of the same stages has to be than the first one.
+static constexpr double kWorthReordering = 5e-3;
+
 /// Takes a cut under one of the schedules if that is faster.
 llvm::Error VirtualStageSearch::offer(FoundPlan &best, const VirtualStageProblem &cut,
                                       const Meshes &meshes, const StageSearchSpace &tried,
@@ -238,7 +241,8 @@ llvm::Error VirtualStageSearch::offer(FoundPlan &best, const VirtualStageProblem
       break; // Such submeshes do not find room on the hosts.
     if (!timed->fits(scheduled, plan))
       continue; // The order for these seconds keeps more than that for equal ones.
-    if (!best.schedule || timed->stepSeconds < best.timed.stepSeconds)
+    double worth = schedule == tried.schedules.front() ? 0 : kWorthReordering;
+    if (!best.schedule || timed->stepSeconds < best.timed.stepSeconds * (1 - worth))
       best = {plan, schedule, std::move(*timed), schedule};
   }
   return llvm::Error::success();
