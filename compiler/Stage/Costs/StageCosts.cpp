@@ -2,7 +2,11 @@
 
 #include "compiler/Stage/Costs/StageCosts.h"
 
+#include "compiler/Analysis/ShardingRule.h"
+#include "compiler/Import/DataFlow.h"
 #include "compiler/Sharding/Problem/LayerTies.h"
+#include "compiler/Sharding/Problem/Reshard.h"
+#include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Common/ErrorCode.h"
 
 #include "mlir/IR/Threading.h"
@@ -610,6 +614,67 @@ StageCosts::details(llvm::ArrayRef<PlannedStage> stages, llvm::ArrayRef<int64_t>
   if (error)
     return std::move(error);
   return std::move(list);
+}
+
+/// How a planned stage holds all values that it reads or makes.
+llvm::Expected<const StageCosts::HeldValues *> StageCosts::heldValues(const PlannedStage &stage) {
+  auto [it, isNew] = held.try_emplace({stage.choice.id, stage.lo, stage.hi});
+  if (!isNew)
+    return &it->second;
+  sharding::StageView view = viewOf(stage.lo, stage.hi, wayOf(stage.choice.id));
+  llvm::Expected<std::unique_ptr<StageProblem>> problem = StageProblem::build(
+      view, modelOf(wayOf(stage.choice.id)), intraOpOptions(stage.choice.id, view));
+  if (!problem)
+    return problem.takeError();
+  it->second = (*problem)->result(pointOf(stage.choice.id), 0, 1).specs;
+  return &it->second;
+}
+
+llvm::Expected<double> StageCosts::moveSeconds(const PlannedStage &from, const PlannedStage &to) {
+  unsigned way = wayOf(from.choice.id);
+  if (way != wayOf(to.choice.id))
+    return 0;
+  auto [known, isNew] =
+      moves.try_emplace({from.choice.id, from.lo, from.hi, to.choice.id, to.lo, to.hi}, 0);
+  if (!isNew)
+    return known->second;
+  std::vector<Value> values;
+  for (unsigned layer = from.lo; layer < from.hi; ++layer)
+    for (Operation *op : variants[variantOf(way)][layer]) {
+      if (sharding::runsOnce(sharding::opPhaseOf(op)))
+        continue;
+      auto isThere = [&](Operation *user) {
+        std::optional<int64_t> layer = layerOf(user);
+        return layer && *layer >= to.lo && *layer < to.hi &&
+               !sharding::runsOnce(sharding::opPhaseOf(user));
+      };
+      for (Value value : op->getResults())
+        if (llvm::any_of(importer::getUsers(value), isThere))
+          values.push_back(value);
+    }
+  if (values.empty())
+    return 0;
+  llvm::Expected<const HeldValues *> made = heldValues(from);
+  if (!made)
+    return made.takeError();
+  llvm::Expected<const HeldValues *> wanted = heldValues(to);
+  if (!wanted)
+    return wanted.takeError();
+  cost::CostModel model = modelOf(way);
+  sharding::ReshardPlanner planner(model);
+  double picoseconds = 0;
+  for (Value value : values) {
+    auto source = (*made)->find(value), target = (*wanted)->find(value);
+    if (source == (*made)->end() || target == (*wanted)->end() ||
+        !source->second.unreduced.empty() || !target->second.unreduced.empty())
+      continue;
+    auto type = cast<RankedTensorType>(value.getType());
+    auto path = planner.of(type.getShape(), analysis::getTensorBytes(type))
+                    .path(source->second, target->second);
+    for (const sharding::ReshardStep &step : path.value_or(std::vector<sharding::ReshardStep>()))
+      picoseconds += double(step.picoseconds);
+  }
+  return known->second = sharding::toSeconds(picoseconds);
 }
 
 llvm::Error StageCosts::explainPins(sharding::Explanation &explanation, const PlannedStage &stage,

@@ -154,6 +154,9 @@ public:
   };
   llvm::Expected<std::vector<Detail>> details(llvm::ArrayRef<PlannedStage> stages,
                                               llvm::ArrayRef<int64_t> inFlight) const;
+  /// Seconds in which a mesh moves what one of its stages made of a micro-batch to where another
+  /// one of them wants it. Of stages that are written in one variant; else they count as alike.
+  llvm::Expected<double> moveSeconds(const PlannedStage &from, const PlannedStage &to);
   /// The first of these alone.
   llvm::Expected<std::shared_ptr<sharding::IntraOpResult>> result(const PlannedStage &stage,
                                                                   int64_t inFlight) const;
@@ -259,6 +262,8 @@ private:
   void listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views, bool onlySolved,
                    std::vector<StageChoice> &list) const;
   const Run *findRun(unsigned rangeClass, unsigned way) const;
+  using HeldValues = llvm::DenseMap<mlir::Value, ShardingSpec>;
+  llvm::Expected<const HeldValues *> heldValues(const PlannedStage &stage);
 
   mlir::MLIRContext *context;
   std::vector<LayerOps> variants;
@@ -277,6 +282,9 @@ private:
   std::vector<std::vector<LayerBounds::Layer>> shares;
   std::vector<char> isAsked; // By way: whether its single layers are solved.
   std::map<std::pair<unsigned, unsigned>, Run> runs; // By class and way.
+  /// By choice and layers; and by those of both stages.
+  std::map<std::array<unsigned, 3>, HeldValues> held;
+  std::map<std::array<unsigned, 6>, double> moves;
   /// Numbers of micro-batches in flight that are told apart; each stands for all up to
   /// the next.
   std::vector<int64_t> levels;

@@ -166,6 +166,20 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
                            stageTimes.forthLatencySeconds, stageTimes.backLatencySeconds});
     timed.transferSeconds += timed.sends.back().sum();
   }
+  if (plan.numMeshes > 0) {
+    timed.moveSeconds.resize(plan.stages.size());
+    for (size_t from = 0; from < plan.stages.size(); ++from)
+      for (size_t to = 0; to < plan.stages.size(); ++to) {
+        if (from == to || plan.meshOf(from) != plan.meshOf(to))
+          continue;
+        llvm::Expected<double> seconds = costs.moveSeconds(plan.stages[from], plan.stages[to]);
+        if (!seconds)
+          return seconds.takeError();
+        auto &[forward, backward] = timed.moveSeconds[to];
+        (from < to ? forward : backward) += *seconds;
+        (from < to ? times[to].forwardSeconds : times[to].backwardSeconds) += *seconds;
+      }
+  }
   if (schedule.splitsBackward)
     findRoom(plan, problem, bytes, timed);
   PipelineOrder order = orderPipeline(schedule, times, numMicroBatches, meshOf, timed.limits,

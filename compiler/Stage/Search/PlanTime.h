@@ -18,6 +18,9 @@ struct TimedPlan {
   std::vector<SendSeconds> sends; // After each stage but the last.
   /// For schedules that look for an order by themselves (ScheduleProblem).
   std::vector<double> limits, keptParts, sizes;
+  /// For each stage, in forward and backward runs: what its mesh takes to move what other stages
+  /// of it made. Empty with one stage on each mesh.
+  std::vector<std::pair<double, double>> moveSeconds;
   std::vector<StageFlights> flights;
   std::vector<int64_t> peakBytes; // Of a device, for each stage.
 

@@ -203,6 +203,8 @@ struct StageOutcome {
   int64_t peakBytes = 0;      // Of a device, of this stage's values.
   SendSeconds sends;          // To the next stage and back.
   DictionaryAttr explanation; // Where the time goes, and what else was close.
+  /// Of a run, to move what other stages of the mesh made.
+  double forwardMoveSeconds = 0, backwardMoveSeconds = 0;
 };
 
 struct PlanOutcome {
@@ -346,8 +348,8 @@ private:
       return integer(result.scratchBytes[unsigned(phase)]);
     };
     SmallVector<NamedAttribute> predicted{
-        named("forward_seconds", seconds(result.forwardSeconds)),
-        named("backward_seconds", seconds(result.backwardSeconds)),
+        named("forward_seconds", seconds(result.forwardSeconds + stage.forwardMoveSeconds)),
+        named("backward_seconds", seconds(result.backwardSeconds + stage.backwardMoveSeconds)),
         named("update_seconds", seconds(result.updateSeconds)),
         named("forward_flops", builder.getF64FloatAttr(flopsOf["forward"])),
         named("backward_flops", builder.getF64FloatAttr(flopsOf["backward"])),
@@ -384,7 +386,8 @@ private:
       // Each part holds no more inside than the whole.
       double weight = result.backwardWeightSeconds;
       predicted.append({
-          named("backward_input_seconds", seconds(result.backwardSeconds - weight)),
+          named("backward_input_seconds",
+                seconds(result.backwardSeconds + stage.backwardMoveSeconds - weight)),
           named("backward_weight_seconds", seconds(weight)),
           named("backward_input_scratch_bytes", scratchBytes(OpPhase::Backward)),
           named("backward_weight_scratch_bytes", scratchBytes(OpPhase::Backward)),
@@ -1075,6 +1078,9 @@ llvm::Error AlpaSearchStagesPass::run() {
                               timed.devices[index], result.get(), flights, timed.peakBytes[index],
                               index < timed.sends.size() ? timed.sends[index] : SendSeconds(),
                               explanation.toAttribute(&getContext())});
+    if (!timed.moveSeconds.empty())
+      std::tie(outcome.stages.back().forwardMoveSeconds,
+               outcome.stages.back().backwardMoveSeconds) = timed.moveSeconds[index];
   }
   std::set<int64_t> used;
   for (const StageOutcome &stage : outcome.stages)

@@ -157,7 +157,7 @@ def all_methods(case: Case) -> Iterator[Method]:
     for name in shared:
         # In rounds, and in a V.
         for each in (2,) if schedule_table()[name].splits_backward else (2, 3, 4):
-            for meshes in range(2, layers // each + 1):
+            for meshes in range(1, layers // each + 1):
                 for shape in shapes:
                     if not fits_side_by_side(case, (shape,) * meshes):
                         continue
