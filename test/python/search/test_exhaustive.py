@@ -23,7 +23,7 @@ from alpa_mlir.errors import AlpaError, MethodError
 from alpa_mlir.methods.method import Method
 from alpa_mlir.search.planner import StepModules, signature_json
 
-# Split backward phases and several stages on a mesh have to be faster by 1 %, and searches have gaps.
+# Split backward phases and several stages on a mesh have to be 1 % faster, and searches have gaps.
 TOLERANCE = 0.015
 OPTIONS = dict(remat="none", offload="none", padding="none", prepare_weights="none")
 

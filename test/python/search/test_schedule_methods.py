@@ -102,7 +102,7 @@ def test_the_default_finds_several_stages_on_a_mesh():
         return plan(schedule).predicted["step_seconds"]
 
     found = plan("auto")
-    assert found.schedule == "zb-v"
+    assert found.schedule in ("zb-v", "dualpipe-v")
     assert len(found.stages) == 2 * len(found.meshes) > 2
     assert found.predicted["step_seconds"] < min(
         0.99 * seconds("1f1b"), seconds("interleaved-1f1b"), 1.01 * seconds("zb-h1")
