@@ -11,9 +11,9 @@
 namespace alpa {
 
 /// MLIR's parser, and LLVM's of JSON, call themselves for every bracket within a
-/// bracket, without a limit. An error if a text, whose name is `file`, goes deeper
-/// than any program does; `code` is that of a text of its kind that cannot be parsed.
-/// To be called before the text is parsed.
+/// bracket, without a limit; MLIR's does not survive arrays of `index` either. An error
+/// if a text, whose name is `file`, goes deeper than any program does, or has one; `code` is that
+/// of a text of its kind that cannot be parsed. To be called before the text is parsed.
 llvm::Error checkNesting(llvm::StringRef text, llvm::StringRef file,
                          ErrorCode code = ErrorCode::Pass);
 
