@@ -33,14 +33,18 @@ bool alpa::isOfUnknownOp(const Diagnostic &diagnostic) {
 
 Dialect::ParseOpHook alpa::refuseUnknownOps() { return refuse; }
 
-void alpa::explainUnknownOps(Dialect &dialect) {
+void alpa::explainUnknownOps(Dialect &dialect, StringRef (*reasonOf)(StringRef)) {
   MLIRContext *context = dialect.getContext();
   std::string name = dialect.getNamespace().str();
   std::string prefix = (kUnregistered + name + ".").str();
   context->getDiagEngine().registerHandler([=](Diagnostic &diagnostic) {
-    if (diagnostic.getSeverity() != DiagnosticSeverity::Error ||
-        !StringRef(diagnostic.str()).contains(prefix))
+    std::string said = diagnostic.str();
+    size_t at = StringRef(said).find(prefix);
+    if (diagnostic.getSeverity() != DiagnosticSeverity::Error || at == StringRef::npos)
       return failure();
+    StringRef op = StringRef(said).substr(at + prefix.size()).split('\'').first;
+    if (StringRef reason = reasonOf ? reasonOf(op) : ""; !reason.empty())
+      diagnostic.attachNote() << name << "." << op << ' ' << reason;
     SmallVector<StringRef> names;
     for (RegisteredOperationName op : context->getRegisteredOperationsByDialect(name))
       names.push_back(op.stripDialect());

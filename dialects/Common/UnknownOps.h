@@ -28,8 +28,10 @@ mlir::Dialect::ParseOpHook refuseUnknownOps();
 /// that reads what MLIR says.
 bool isOfUnknownOp(const mlir::Diagnostic &diagnostic);
 
-/// Adds the list of the dialect's ops to errors about ops that it does not have.
-void explainUnknownOps(mlir::Dialect &dialect);
+/// Adds the list of the dialect's ops to errors about ops that it does not have, behind
+/// what `reasonOf` says of the op's name without the dialect's, if anything.
+void explainUnknownOps(mlir::Dialect &dialect,
+                       llvm::StringRef (*reasonOf)(llvm::StringRef name) = nullptr);
 
 } // namespace alpa
 

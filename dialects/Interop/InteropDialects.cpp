@@ -2,7 +2,10 @@
 
 #include "dialects/Interop/InteropDialects.h"
 
+#include "dialects/Common/Diagnostics.h"
+
 #include "mlir/IR/Dialect.h"
+#include "mlir/IR/DialectImplementation.h"
 
 using namespace mlir;
 
@@ -29,8 +32,23 @@ struct TfDialect : Dialect {
   static constexpr StringLiteral getDialectNamespace() { return StringLiteral("tf"); }
 };
 
+struct QuantDialect : Dialect {
+  MLIR_DEFINE_EXPLICIT_INTERNAL_INLINE_TYPE_ID(QuantDialect)
+  explicit QuantDialect(MLIRContext *context)
+      : Dialect(getDialectNamespace(), context, TypeID::get<QuantDialect>()) {}
+  static constexpr StringLiteral getDialectNamespace() { return StringLiteral("quant"); }
+
+  Type parseType(DialectAsmParser &parser) const override {
+    alpa::withCode(parser.emitError(parser.getNameLoc()), alpa::ErrorCode::UnsupportedOp)
+        << "quantized type !quant." << parser.getFullSymbolSpec()
+        << " is not supported; write the program in integers and scales, as StableHLO's pass "
+           "stablehlo-legalize-quant-to-math does";
+    return {};
+  }
+};
+
 } // namespace
 
 void alpa::registerInteropDialects(DialectRegistry &registry) {
-  registry.insert<MhloDialect, JaxDialect, TfDialect>();
+  registry.insert<MhloDialect, JaxDialect, TfDialect, QuantDialect>();
 }

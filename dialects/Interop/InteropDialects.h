@@ -9,7 +9,8 @@ namespace alpa {
 
 /// `mhlo`, `jax` and `tf`: JAX hangs attributes of these names on modules, calls
 /// and arguments (`mhlo.num_partitions`, `jax.result_info`, `tf.aliasing_output`).
-/// They have no ops here; their attributes are passed on as they are.
+/// They have no ops here; their attributes are passed on as they are. `quant`: its
+/// types are refused by name.
 void registerInteropDialects(mlir::DialectRegistry &registry);
 
 } // namespace alpa

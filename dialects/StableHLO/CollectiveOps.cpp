@@ -8,9 +8,38 @@
 using namespace mlir;
 using namespace mlir::stablehlo;
 
-/// Devices in a group.
-static int64_t groupSize(DenseIntElementsAttr groups) {
-  return cast<ShapedType>(groups.getType()).getDimSize(1);
+/// Devices that are listed, not replicas or partitions, have a channel and a group.
+static LogicalResult verifyGlobalDevices(Operation *op, StringRef label, bool global,
+                                         std::optional<ChannelHandleAttr> channel,
+                                         DenseIntElementsAttr groups) {
+  if (!global)
+    return success();
+  if (groups.getNumElements() == 0)
+    return op->emitOpError(label) << ": expected a group of devices with use_global_device_ids";
+  int64_t handle = channel ? channel->getHandle() : 0;
+  if (handle > 0)
+    return success();
+  return op->emitOpError(label)
+         << ": expected a positive channel handle with use_global_device_ids, got " << handle;
+}
+
+/// The shape of a whole is that of a part, times some count in dimension `dim`.
+/// The count of devices that share a dimension is not known from the groups: a group
+/// of replicas takes their partitions in.
+static LogicalResult verifyParts(Operation *op, StringRef count, StringRef shape,
+                                 RankedTensorType whole, RankedTensorType part, int64_t dim) {
+  bool known =
+      whole.getRank() == part.getRank() && !whole.isDynamicDim(dim) && !part.isDynamicDim(dim);
+  if (known && (part.getDimSize(dim) <= 0 || whole.getDimSize(dim) <= 0 ||
+                whole.getDimSize(dim) % part.getDimSize(dim) != 0))
+    return op->emitOpError(count) << ": expected dimension " << dim << " of " << whole
+                                  << " to be a positive multiple of that of " << part;
+  SmallVector<int64_t> sizes(part.getShape()), others(whole.getShape());
+  sizes[dim] = ShapedType::kDynamic;
+  if (shapesAgree(sizes, others) && whole.getElementType() == part.getElementType())
+    return success();
+  return op->emitOpError(shape) << ": expected " << whole << " and " << part
+                                << " to differ in dimension " << dim << " only";
 }
 
 static LogicalResult verifyCount(Operation *op) {
@@ -22,31 +51,26 @@ static LogicalResult verifyCount(Operation *op) {
 
 LogicalResult AllGatherOp::verify() {
   if (failed(verifyCount(*this)) ||
-      failed(verifyGroups(*this, "all_gather_c2", "all_gather_c3", getReplicaGroups(),
-                          /*mayBeShort=*/true)))
+      failed(verifyGroups(*this, {"all_gather_c2", "all_gather_c3", "all_gather_c4"},
+                          getReplicaGroups())) ||
+      failed(verifyGlobalDevices(*this, "all_gather_c5", getUseGlobalDeviceIds(),
+                                 getChannelHandle(), getReplicaGroups())))
     return failure();
-  int64_t dim = getAllGatherDimAttr().getInt(), size = groupSize(getReplicaGroups());
-  for (auto [operand, result] : llvm::zip_equal(getOperands(), getResults())) {
-    auto from = typeOf(operand), to = typeOf(result);
-    if (failed(verifyDims(*this, "all_gather_c1", "all_gather_dim", dim, from.getRank())))
+  int64_t dim = getAllGatherDimAttr().getInt();
+  for (auto [operand, result] : llvm::zip_equal(getOperands(), getResults()))
+    if (failed(
+            verifyDims(*this, "all_gather_c1", "all_gather_dim", dim, typeOf(operand).getRank())) ||
+        failed(verifyParts(*this, "all_gather_c6", "all_gather_c6", typeOf(result), typeOf(operand),
+                           dim)))
       return failure();
-    SmallVector<int64_t> shape(from.getShape());
-    // Groups may be left to the number of devices; then any multiple will do.
-    bool open = from.isDynamicDim(dim) || size == 0;
-    if (open && to.getRank() == from.getRank() && !to.isDynamicDim(dim) && shape[dim] > 0 &&
-        to.getDimSize(dim) % shape[dim] != 0)
-      return emitOpError("all_gather_c6: ") << to << " is no multiple of " << from;
-    shape[dim] = open ? ShapedType::kDynamic : shape[dim] * size;
-    if (failed(verifyResult(*this, "all_gather_c6", to, from.clone(shape))))
-      return failure();
-  }
   return success();
 }
 
 LogicalResult AllReduceOp::verify() {
   if (failed(verifyCount(*this)) ||
-      failed(verifyGroups(*this, "all_reduce_c1", "all_reduce_c2", getReplicaGroups(),
-                          /*mayBeShort=*/true)))
+      failed(verifyGroups(*this, {"all_reduce_c1", "", "all_reduce_c3"}, getReplicaGroups())) ||
+      failed(verifyGlobalDevices(*this, "all_reduce_c4", getUseGlobalDeviceIds(),
+                                 getChannelHandle(), getReplicaGroups())))
     return failure();
   for (auto [operand, result] : llvm::zip_equal(getOperands(), getResults())) {
     auto from = typeOf(operand), to = typeOf(result);
@@ -60,13 +84,16 @@ LogicalResult AllReduceOp::verify() {
 
 LogicalResult AllToAllOp::verify() {
   if (failed(verifyCount(*this)) ||
-      failed(verifyGroups(*this, "all_to_all_c5", "all_to_all_c6", getReplicaGroups(),
-                          /*mayBeShort=*/false)))
+      failed(verifyGroups(*this, {"all_to_all_c5", "all_to_all_c8", "all_to_all_c7"},
+                          getReplicaGroups())))
     return failure();
   int64_t split = getSplitDimensionAttr().getInt(), concat = getConcatDimensionAttr().getInt(),
           count = getSplitCountAttr().getInt();
   if (count <= 0)
     return emitOpError("all_to_all_c4: expected a positive split_count, got ") << count;
+  if (int64_t size = cast<ShapedType>(getReplicaGroups().getType()).getDimSize(1); size != count)
+    return emitOpError("all_to_all_c8: expected groups of split_count devices, ")
+           << count << ", got " << size;
   for (auto [operand, result] : llvm::zip_equal(getOperands(), getResults())) {
     auto from = typeOf(operand);
     if (failed(verifyDims(*this, "all_to_all_c1", "split_dimension", split, from.getRank())) ||
@@ -88,8 +115,18 @@ LogicalResult AllToAllOp::verify() {
 }
 
 LogicalResult CollectiveBroadcastOp::verify() {
-  return verifyGroups(*this, "collective_broadcast_c1", "collective_broadcast_c2",
-                      getReplicaGroups(), /*mayBeShort=*/false);
+  auto groups = getReplicaGroups();
+  auto type = cast<ShapedType>(groups.getType());
+  if (type.getRank() != 2)
+    return emitOpError("collective_broadcast_c1: expected groups as rows of devices, got ") << type;
+  llvm::SmallSet<int64_t, 16> seen;
+  for (int64_t device : groups.getValues<int64_t>()) {
+    if (device < 0)
+      return emitOpError("collective_broadcast_c2: there is no device ") << device;
+    if (!seen.insert(device).second)
+      return emitOpError("collective_broadcast_c1: device ") << device << " is in two groups";
+  }
+  return success();
 }
 
 LogicalResult CollectivePermuteOp::verify() {
@@ -111,22 +148,17 @@ LogicalResult CollectivePermuteOp::verify() {
 }
 
 LogicalResult ReduceScatterOp::verify() {
-  if (failed(verifyGroups(*this, "reduce_scatter_c2", "reduce_scatter_c3", getReplicaGroups(),
-                          /*mayBeShort=*/true)))
-    return failure();
   auto from = typeOf(getOperand()), to = typeOf(getResult());
-  int64_t dim = getScatterDimensionAttr().getInt(), size = groupSize(getReplicaGroups());
-  if (failed(verifyDims(*this, "reduce_scatter_c1", "scatter_dimension", dim, from.getRank())) ||
+  int64_t dim = getScatterDimensionAttr().getInt();
+  if (failed(verifyGroups(*this, {"reduce_scatter_c3", "reduce_scatter_c4", "reduce_scatter_c5"},
+                          getReplicaGroups())) ||
+      failed(verifyGlobalDevices(*this, "reduce_scatter_c6", getUseGlobalDeviceIds(),
+                                 getChannelHandle(), getReplicaGroups())) ||
+      failed(verifyDims(*this, "reduce_scatter_c2", "scatter_dimension", dim, from.getRank())) ||
       failed(verifyReducer(*this, "reduce_scatter_c7", getComputation(), from.getElementType(),
                            getResult().getType())))
     return failure();
-  SmallVector<int64_t> shape(from.getShape());
-  if (size == 0 || from.isDynamicDim(dim))
-    shape[dim] = ShapedType::kDynamic;
-  else if (shape[dim] % size != 0)
-    return emitOpError("reduce_scatter_c8: a group of ")
-           << size << " devices does not divide dimension " << dim << " of " << from;
-  else
-    shape[dim] /= size;
-  return verifyResult(*this, "reduce_scatter_c8", to, to.clone(shape));
+  // The computation may have widened the elements.
+  return verifyParts(*this, "reduce_scatter_c1", "reduce_scatter_c8",
+                     from.clone(to.getElementType()), to, dim);
 }

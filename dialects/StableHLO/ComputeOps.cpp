@@ -26,17 +26,25 @@ LogicalResult FftOp::verify() {
   if (isa<ComplexType>(in) == realIn || isa<ComplexType>(out) == realOut || part(in) != part(out))
     return emitOpError("fft_c2: element types ")
            << in << " and " << out << " do not fit " << stringifyFftType(type);
-  SmallVector<int64_t> shape(from.getShape());
-  MutableArrayRef<int64_t> last = MutableArrayRef<int64_t>(shape).take_back(rank);
-  SmallVector<int64_t> expected(length);
-  if (realOut)
-    expected.back() = expected.back() / 2 + 1;
-  if (!shapesAgree(last, expected))
-    return emitOpError("fft_c4: ") << from << " does not fit the lengths";
-  llvm::copy(length, last.begin());
-  if (realIn)
-    last.back() = last.back() / 2 + 1;
-  return verifyResult(*this, "fft_c5", to, to.clone(shape));
+  auto real = realIn ? from : to;
+  if ((realIn || realOut) &&
+      (real.getRank() < rank || !shapesAgree(real.getShape().take_back(rank), length)))
+    return emitOpError("fft_c4: ") << real << " does not fit the lengths";
+  // Half of what a transform of real numbers gives says the rest.
+  auto halve = [&](ArrayRef<int64_t> sizes) {
+    SmallVector<int64_t> shape(sizes);
+    llvm::copy(length, MutableArrayRef<int64_t>(shape).take_back(rank).begin());
+    if (shape.back() != 0)
+      shape.back() = shape.back() / 2 + 1;
+    return shape;
+  };
+  if (!realOut)
+    return verifyResult(
+        *this, "fft_c5", to,
+        to.clone(realIn ? halve(from.getShape()) : SmallVector<int64_t>(from.getShape())));
+  if (to.getRank() != from.getRank() || !shapesAgree(halve(to.getShape()), from.getShape()))
+    return emitOpError("fft_c5: ") << to << " does not fit " << from;
+  return success();
 }
 
 LogicalResult RngOp::verify() {
@@ -90,24 +98,38 @@ LogicalResult GatherOp::verify() {
   SmallVector<int64_t> dropped(collapsed);
   llvm::append_range(dropped, batching);
   int64_t batchRank = indices.getRank() - (vector < indices.getRank() ? 1 : 0);
-  if (failed(verifyDims(*this, "gather_c4", "offset_dims", offset, batchRank + offset.size())) ||
-      failed(verifyDims(*this, "gather_c4", "collapsed and batching dimensions", dropped, rank)) ||
-      failed(verifyDims(*this, "gather_c4", "start_index_map", indexMap, rank)) ||
-      failed(verifyDims(*this, "gather_c4", "start_indices_batching_dims", indicesBatching,
-                        indices.getRank())))
+  if (failed(verifyUnique(*this, "gather_c4", "offset_dims", offset)) ||
+      failed(verifySorted(*this, "gather_c4", "offset_dims", offset)) ||
+      failed(verifyRange(*this, "gather_c5", "offset_dims", offset, batchRank + offset.size())) ||
+      failed(verifyUnique(*this, "gather_c6", "collapsed and batching dimensions", dropped)) ||
+      failed(verifySorted(*this, "gather_c7", "collapsed_slice_dims", collapsed)) ||
+      failed(verifyRange(*this, "gather_c8", "collapsed_slice_dims", collapsed, rank)) ||
+      failed(verifySorted(*this, "gather_c10", "operand_batching_dims", batching)) ||
+      failed(verifyRange(*this, "gather_c11", "operand_batching_dims", batching, rank)) ||
+      failed(verifyUnique(*this, "gather_c13", "start_indices_batching_dims", indicesBatching)) ||
+      failed(verifyRange(*this, "gather_c14", "start_indices_batching_dims", indicesBatching,
+                         indices.getRank())))
     return failure();
-  if (batching.size() != indicesBatching.size())
-    return emitOpError("gather_c5: expected as many batching dimensions of operand and indices");
+  if (llvm::is_contained(indicesBatching, vector))
+    return emitOpError("gather_c15: index_vector_dim ")
+           << vector << " is named in start_indices_batching_dims";
+  if (failed(verifySize(*this, "gather_c16", "start_indices_batching_dims", indicesBatching.size(),
+                        batching.size())))
+    return failure();
   for (auto [a, b] : llvm::zip_equal(batching, indicesBatching))
-    if (b == vector || !sizesAgree(operand.getDimSize(a), indices.getDimSize(b)))
-      return emitOpError("gather_c5: batching dimensions ")
-             << a << " and " << b << " do not pair up";
-  if (failed(verifySize(*this, "gather_c20", "slice_sizes", sizes.size(), rank)))
+    if (!sizesAgree(operand.getDimSize(a), indices.getDimSize(b)))
+      return emitOpError("gather_c17: batching dimensions ")
+             << a << " of " << operand << " and " << b << " of " << indices << " differ in size";
+  if (failed(verifyUnique(*this, "gather_c18", "start_index_map and batching dimensions", indexMap,
+                          batching)) ||
+      failed(verifyRange(*this, "gather_c19", "start_index_map", indexMap, rank)) ||
+      failed(verifySize(*this, "gather_c20", "slice_sizes", sizes.size(), rank)))
     return failure();
-  for (int64_t dim : dropped)
-    if (sizes[dim] > 1)
-      return emitOpError("gather_c8: expected slices of size 1 in dimension ")
-             << dim << ", got " << sizes[dim];
+  for (auto [label, dims] : {std::pair("gather_c9", collapsed), {"gather_c12", batching}})
+    for (int64_t dim : dims)
+      if (sizes[dim] > 1)
+        return emitOpError(label) << ": expected slices of size 1 in dimension " << dim << ", got "
+                                  << sizes[dim];
   for (auto [size, whole] : llvm::zip_equal(sizes, operand.getShape()))
     if (size < 0 || (!ShapedType::isDynamic(whole) && size > whole))
       return emitOpError("gather_c21: expected slice sizes from 0 to ")
@@ -159,18 +181,57 @@ static LogicalResult verifyLayouts(Operation *op, StringRef what, std::optional<
   return success();
 }
 
+/// The part of a value that the indices lead to, through tuples in tuples.
+static Type partAt(Type type, ArrayRef<int64_t> indices) {
+  for (int64_t index : indices) {
+    auto tuple = dyn_cast_if_present<TupleType>(type);
+    if (!tuple || index < 0 || index >= int64_t(tuple.size()))
+      return {};
+    type = tuple.getType(index);
+  }
+  return type;
+}
+
+static LogicalResult verifyAlias(CustomCallOp op, OutputOperandAliasAttr alias) {
+  int64_t index = alias.getOperandIndex(), count = op.getInputs().size();
+  if (index < 0 || index >= count)
+    return op.emitOpError("custom_call_c2: expected an alias of an operand in [0, ")
+           << count << "), got " << index;
+  Type operand = partAt(op.getInputs()[index].getType(), alias.getOperandTupleIndices());
+  // Several results are indexed as one tuple of them.
+  Type results = op.getNumResults() == 1
+                     ? op.getResult(0).getType()
+                     : Type(TupleType::get(op.getContext(), op.getResultTypes()));
+  Type result = partAt(results, alias.getOutputTupleIndices());
+  if (!operand || !result)
+    return op.emitOpError("custom_call_c2: the ")
+           << (operand ? "results have" : "operand has") << " no part at the indices of " << alias;
+  if (!typesAgree(operand, result))
+    return op.emitOpError("custom_call_c2: an alias of ")
+           << operand << " cannot be a result of type " << result;
+  return success();
+}
+
 LogicalResult CustomCallOp::verify() {
   if (getOperandLayouts().has_value() != getResultLayouts().has_value())
     return emitOpError("custom_call_c1: expected layouts of operands and results, or of neither");
   if (failed(verifyLayouts(*this, "operand_layouts", getOperandLayouts(), getInputs())) ||
       failed(verifyLayouts(*this, "result_layouts", getResultLayouts(), getResults())))
     return failure();
-  for (Attribute item : getOutputOperandAliases()) {
-    int64_t index = cast<OutputOperandAliasAttr>(item).getOperandIndex();
-    if (index < 0 || index >= int64_t(getInputs().size()))
-      return emitOpError("custom_call_c2: expected an alias of an operand in [0, ")
-             << getInputs().size() << "), got " << index;
-  }
+  for (Attribute item : getOutputOperandAliases())
+    if (failed(verifyAlias(*this, cast<OutputOperandAliasAttr>(item))))
+      return failure();
+  // Of the typed foreign function interface.
+  constexpr int64_t kTyped = 4;
+  int64_t version = getApiVersion();
+  if (version < 0 || version > kTyped)
+    return emitOpError("custom_call_c3: expected an api_version from 0 to ")
+           << kTyped << ", got " << version;
+  Attribute config = getBackendConfigAttr();
+  if (config && (version == kTyped ? !isa<DictionaryAttr>(config) : !isa<StringAttr>(config)))
+    return emitOpError("custom_call_c4: expected backend_config to be ")
+           << (version == kTyped ? "a dictionary" : "a string") << " with api_version " << version
+           << ", got " << config;
   return success();
 }
 

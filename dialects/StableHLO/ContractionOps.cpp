@@ -12,24 +12,49 @@ static LogicalResult verifyPrecision(Operation *op, StringRef label,
   return op->emitOpError(label) << ": expected 0 or 2 precisions, got " << precision->size();
 }
 
-static LogicalResult verifyExist(Operation *op, StringRef label, StringRef what,
-                                 ArrayRef<int64_t> dims, int64_t rank) {
-  for (int64_t dim : dims)
-    if (dim < 0 || dim >= rank)
-      return op->emitOpError(label)
-             << ": expected " << what << " in [0, " << rank << "), got " << dim;
-  return success();
+/// Whether some hardware has products of these types, component and operation counts.
+static bool isKnown(DotAlgorithmAttr algorithm) {
+  Type lhs = algorithm.getLhsPrecisionType(), sum = algorithm.getAccumulationType();
+  Type rhs = algorithm.getRhsPrecisionType();
+  int64_t operations = algorithm.getNumPrimitiveOperations();
+  if (algorithm.getLhsComponentCount() != 1 || algorithm.getRhsComponentCount() != 1)
+    return false;
+  auto isByte = [](Type type) {
+    return isa<FloatType>(type) && type.getIntOrFloatBitWidth() == 8 &&
+           !isa<Float8E8M0FNUType>(type);
+  };
+  auto isOne = [&](std::initializer_list<int64_t> counts) {
+    return llvm::is_contained(counts, operations);
+  };
+  if (isByte(lhs) && isByte(rhs))
+    return sum.isF32() && (isOne({1}) || (!algorithm.getAllowImpreciseAccumulation() &&
+                                          isa<Float8E4M3FNType>(lhs) &&
+                                          isa<Float8E4M3FNType>(rhs) && isOne({3, 4})));
+  if (lhs != rhs || algorithm.getAllowImpreciseAccumulation())
+    return false;
+  if (lhs.isF16())
+    return (sum.isF16() || sum.isF32()) && isOne({1});
+  if (lhs.isBF16())
+    return (sum.isBF16() && isOne({1})) || (sum.isF32() && isOne({1, 3, 6, 9}));
+  if (lhs.isTF32())
+    return sum.isF32() && isOne({1, 3});
+  return (lhs.isF32() || lhs.isF64()) && sum == lhs && isOne({1});
 }
 
-static LogicalResult verifyUnique(Operation *op, StringRef label, StringRef side,
-                                  ArrayRef<int64_t> a, ArrayRef<int64_t> b) {
-  SmallVector<int64_t> all(a);
-  llvm::append_range(all, b);
-  llvm::sort(all);
-  auto twice = std::adjacent_find(all.begin(), all.end());
-  if (twice != all.end())
-    return op->emitOpError(label) << ": dimension " << *twice << " of " << side
-                                  << " is named twice";
+static LogicalResult verifyAlgorithm(DotGeneralOp op, DotAlgorithmAttr algorithm) {
+  if (std::optional<ArrayAttr> precisions = op.getPrecisionConfig())
+    for (Attribute precision : *precisions)
+      if (cast<PrecisionAttr>(precision).getValue() != Precision::DEFAULT)
+        return op.emitOpError("dot_general_c21: expected precision DEFAULT with an algorithm, got ")
+               << precision;
+  for (auto [label, what, count] :
+       {std::tuple("dot_general_c22", "lhs_component_count", algorithm.getLhsComponentCount()),
+        {"dot_general_c23", "rhs_component_count", algorithm.getRhsComponentCount()},
+        {"dot_general_c24", "num_primitive_operations", algorithm.getNumPrimitiveOperations()}})
+    if (count <= 0)
+      return op.emitOpError(label) << ": expected a positive " << what << ", got " << count;
+  if (!isKnown(algorithm))
+    return op.emitOpError("dot_general_c24: no hardware is known to have ") << algorithm;
   return success();
 }
 
@@ -47,15 +72,15 @@ LogicalResult DotGeneralOp::verify() {
     return emitOpError(
                "dot_general_c2: expected as many contracting dimensions on either side, got ")
            << lhsContract.size() << " and " << rhsContract.size();
-  if (failed(verifyUnique(*this, "dot_general_c3", "lhs", lhsBatch, lhsContract)) ||
-      failed(verifyUnique(*this, "dot_general_c4", "rhs", rhsBatch, rhsContract)) ||
-      failed(verifyExist(*this, "dot_general_c5", "lhs batching dimensions", lhsBatch,
+  if (failed(verifyUnique(*this, "dot_general_c3", "dimensions of lhs", lhsBatch, lhsContract)) ||
+      failed(verifyUnique(*this, "dot_general_c4", "dimensions of rhs", rhsBatch, rhsContract)) ||
+      failed(verifyRange(*this, "dot_general_c5", "lhs batching dimensions", lhsBatch,
                          lhs.getRank())) ||
-      failed(verifyExist(*this, "dot_general_c6", "lhs contracting dimensions", lhsContract,
+      failed(verifyRange(*this, "dot_general_c6", "lhs contracting dimensions", lhsContract,
                          lhs.getRank())) ||
-      failed(verifyExist(*this, "dot_general_c7", "rhs batching dimensions", rhsBatch,
+      failed(verifyRange(*this, "dot_general_c7", "rhs batching dimensions", rhsBatch,
                          rhs.getRank())) ||
-      failed(verifyExist(*this, "dot_general_c8", "rhs contracting dimensions", rhsContract,
+      failed(verifyRange(*this, "dot_general_c8", "rhs contracting dimensions", rhsContract,
                          rhs.getRank())))
     return failure();
   auto verifyPairs = [&](StringRef label, StringRef what, ArrayRef<int64_t> left,
@@ -66,6 +91,9 @@ LogicalResult DotGeneralOp::verify() {
                                   << lhs.getDimSize(l) << " and " << rhs.getDimSize(r);
     return success();
   };
+  if (std::optional<DotAlgorithmAttr> algorithm = getAlgorithm();
+      algorithm && failed(verifyAlgorithm(*this, *algorithm)))
+    return failure();
   if (failed(verifyPairs("dot_general_c9", "batching", lhsBatch, rhsBatch)) ||
       failed(verifyPairs("dot_general_c10", "contracting", lhsContract, rhsContract)) ||
       failed(verifyPrecision(*this, "dot_general_c11", getPrecisionConfig())))
@@ -89,23 +117,27 @@ LogicalResult ConvolutionOp::verify() {
   if (rank < 2 || rhs.getRank() != rank)
     return emitOpError("convolution_c1: expected operands of one rank of at least 2, got ")
            << lhs << " and " << rhs;
+  if (lhs.getElementType() != rhs.getElementType())
+    return emitOpError("convolution_c27: expected operands of one element type, got ")
+           << lhs << " and " << rhs;
   ConvDimensionNumbersAttr numbers = getDimensionNumbers();
-  auto verifyRoles = [&](StringRef what, int64_t first, int64_t second,
-                         ArrayRef<int64_t> spatial) -> LogicalResult {
+  auto verifyRoles = [&](StringRef count, StringRef each, StringRef what, int64_t first,
+                         int64_t second, ArrayRef<int64_t> spatial) -> LogicalResult {
     SmallVector<int64_t> all(spatial);
     all.append({first, second});
-    if (failed(verifySize(*this, "convolution_c13", what, all.size(), rank)))
+    if (failed(verifySize(*this, count, what, all.size(), rank)))
       return failure();
-    return verifyDims(*this, "convolution_c13", what, all, rank);
+    return verifyDims(*this, each, what, all, rank);
   };
-  if (failed(verifyRoles("input dimensions", numbers.getInputBatchDimension(),
-                         numbers.getInputFeatureDimension(),
+  if (failed(verifyRoles("convolution_c12", "convolution_c13", "input dimensions",
+                         numbers.getInputBatchDimension(), numbers.getInputFeatureDimension(),
                          numbers.getInputSpatialDimensions())) ||
-      failed(verifyRoles("kernel dimensions", numbers.getKernelInputFeatureDimension(),
+      failed(verifyRoles("convolution_c17", "convolution_c18", "kernel dimensions",
+                         numbers.getKernelInputFeatureDimension(),
                          numbers.getKernelOutputFeatureDimension(),
                          numbers.getKernelSpatialDimensions())) ||
-      failed(verifyRoles("output dimensions", numbers.getOutputBatchDimension(),
-                         numbers.getOutputFeatureDimension(),
+      failed(verifyRoles("convolution_c19", "convolution_c20", "output dimensions",
+                         numbers.getOutputBatchDimension(), numbers.getOutputFeatureDimension(),
                          numbers.getOutputSpatialDimensions())))
     return failure();
 
@@ -114,7 +146,7 @@ LogicalResult ConvolutionOp::verify() {
     kernel.push_back(rhs.getDimSize(dim));
   std::optional<ArrayRef<bool>> reversal = getWindowReversal();
   if (reversal &&
-      failed(verifySize(*this, "convolution_c2", "reverse", reversal->size(), rank - 2)))
+      failed(verifySize(*this, "convolution_c9", "reverse", reversal->size(), rank - 2)))
     return failure();
   FailureOr<SmallVector<WindowDim>> window =
       readWindow(*this, "convolution_c3", kernel, getWindowStrides(), getPadding(),
@@ -128,15 +160,18 @@ LogicalResult ConvolutionOp::verify() {
   int64_t inputFeatures = lhs.getDimSize(numbers.getInputFeatureDimension());
   int64_t kernelInput = rhs.getDimSize(numbers.getKernelInputFeatureDimension());
   int64_t kernelOutput = rhs.getDimSize(numbers.getKernelOutputFeatureDimension());
-  auto divides = [](int64_t count, int64_t size) {
-    return ShapedType::isDynamic(size) || size % count == 0;
-  };
-  if (featureGroups <= 0 || batchGroups <= 0 || !divides(batchGroups, batch) ||
-      !divides(featureGroups, inputFeatures) || !divides(featureGroups, kernelOutput) ||
-      !divides(batchGroups, kernelOutput))
-    return emitOpError("convolution_c10: expected group counts that divide batch and features, "
-                       "got ")
-           << featureGroups << " of features and " << batchGroups << " of batches";
+  for (auto [label, what, count] :
+       {std::tuple("convolution_c21", "feature_group_count", featureGroups),
+        {"convolution_c22", "batch_group_count", batchGroups}})
+    if (count <= 0)
+      return emitOpError(label) << ": expected a positive " << what << ", got " << count;
+  for (auto [label, what, count, size] :
+       {std::tuple("convolution_c10", "batch_group_count", batchGroups, batch),
+        {"convolution_c11", "feature_group_count", featureGroups, inputFeatures},
+        {"convolution_c15", "batch_group_count", batchGroups, kernelOutput},
+        {"convolution_c16", "feature_group_count", featureGroups, kernelOutput}})
+    if (!ShapedType::isDynamic(size) && size % count != 0)
+      return emitOpError(label) << ": expected " << what << " " << count << " to divide " << size;
   if (!ShapedType::isDynamic(inputFeatures) &&
       !sizesAgree(kernelInput, inputFeatures / featureGroups))
     return emitOpError("convolution_c14: expected ")

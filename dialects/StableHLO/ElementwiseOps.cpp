@@ -37,7 +37,7 @@ LogicalResult CompareOp::verify() {
   ComparisonDirection direction = getComparisonDirection();
   if (isa<ComplexType>(element) && direction != ComparisonDirection::EQ &&
       direction != ComparisonDirection::NE)
-    return emitOpError("compare_c3: complex numbers have no order, got ")
+    return emitOpError("compare_c4: complex numbers have no order, got ")
            << stringifyComparisonDirection(direction);
   std::optional<ComparisonType> type = getCompareType();
   if (!type || *type == ComparisonType::NOTYPE)
@@ -57,7 +57,7 @@ LogicalResult CompareOp::verify() {
     fits = isa<FloatType>(element);
   }
   if (!fits)
-    return emitOpError("compare_c2: elements of type ")
+    return emitOpError("compare_c3: elements of type ")
            << element << " are not compared as " << stringifyComparisonType(*type);
   return success();
 }

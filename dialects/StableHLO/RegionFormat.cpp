@@ -181,6 +181,9 @@ void ReduceOp::print(OpAsmPrinter &printer) {
 
 //===----------------------------------------------------------------------===//
 // while: `(%i = %init) : type cond {..} do {..}`
+//
+// Sizes may be known in some of operands, arguments and results only; then all types are
+// written: `(%i : type = %init) : type -> type cond {..} do (%j : type) {..}`.
 //===----------------------------------------------------------------------===//
 
 void WhileOp::getAsmBlockArgumentNames(Region &region, OpAsmSetValueNameFn setName) {
@@ -189,34 +192,58 @@ void WhileOp::getAsmBlockArgumentNames(Region &region, OpAsmSetValueNameFn setNa
       setName(argument, "iterArg");
 }
 
+/// Whether operands, arguments and results have the same types, not only such that agree.
+static bool hasOneTypeEach(WhileOp op) {
+  TypeRange types = op.getOperandTypes();
+  return types == op.getResultTypes() && types == op.getCond().getArgumentTypes() &&
+         types == op.getBody().getArgumentTypes();
+}
+
 ParseResult WhileOp::parse(OpAsmParser &parser, OperationState &result) {
-  SmallVector<OpAsmParser::Argument> arguments;
+  SmallVector<OpAsmParser::Argument> cond, body;
   SmallVector<OpAsmParser::UnresolvedOperand> operands;
+  SmallVector<Type> types;
   llvm::SMLoc loc = parser.getCurrentLocation();
   auto parsePair = [&]() -> ParseResult {
-    return failure(parser.parseArgument(arguments.emplace_back()) || parser.parseEqual() ||
-                   parser.parseOperand(operands.emplace_back()));
+    OpAsmParser::Argument &argument = cond.emplace_back();
+    return failure(parser.parseArgument(argument) ||
+                   (succeeded(parser.parseOptionalColon()) && parser.parseType(argument.type)) ||
+                   parser.parseEqual() || parser.parseOperand(operands.emplace_back()));
   };
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Paren, parsePair))
     return failure();
-  if (!operands.empty() && parser.parseColonTypeList(result.types))
+  if (!operands.empty() && parser.parseColonTypeList(types))
     return failure();
-  if (parser.resolveOperands(operands, result.types, loc, result.operands) ||
-      parser.parseOptionalAttrDictWithKeyword(result.attributes))
+  if (parser.resolveOperands(operands, types, loc, result.operands))
     return failure();
-  for (auto [argument, type] : llvm::zip_equal(arguments, result.types))
-    argument.type = type;
-  return failure(parser.parseKeyword("cond") ||
-                 parser.parseRegion(*result.addRegion(), arguments) || parser.parseKeyword("do") ||
-                 parser.parseRegion(*result.addRegion(), arguments));
+  bool differ = succeeded(parser.parseOptionalArrow());
+  if (differ ? bool(parser.parseTypeList(result.types)) : (result.addTypes(types), false))
+    return failure();
+  for (auto [argument, type] : llvm::zip_equal(cond, types))
+    if (!argument.type)
+      argument.type = type;
+  body = cond;
+  if (parser.parseOptionalAttrDictWithKeyword(result.attributes) || parser.parseKeyword("cond") ||
+      parser.parseRegion(*result.addRegion(), cond) || parser.parseKeyword("do"))
+    return failure();
+  if (differ) {
+    body.clear();
+    if (parser.parseArgumentList(body, AsmParser::Delimiter::Paren, /*allowType=*/true))
+      return failure();
+  }
+  return parser.parseRegion(*result.addRegion(), body);
 }
 
 void WhileOp::print(OpAsmPrinter &printer) {
+  bool differ = !hasOneTypeEach(*this);
   printer << '(';
-  printer.shadowRegionArgs(getBody(), getCond().front().getArguments());
+  if (!differ)
+    printer.shadowRegionArgs(getBody(), getCond().front().getArguments());
   llvm::interleaveComma(llvm::zip(getCond().front().getArguments(), getOperand()), printer,
                         [&](auto pair) {
                           printer.printOperand(std::get<0>(pair));
+                          if (differ)
+                            printer << " : " << std::get<0>(pair).getType();
                           printer << " = " << std::get<1>(pair);
                         });
   printer << ")";
@@ -224,10 +251,20 @@ void WhileOp::print(OpAsmPrinter &printer) {
     printer << " : ";
     llvm::interleaveComma(getOperandTypes(), printer);
   }
+  if (differ) {
+    printer << " -> ";
+    llvm::interleaveComma(getResultTypes(), printer);
+  }
   printer.printOptionalAttrDictWithKeyword((*this)->getDiscardableAttrDictionary().getValue());
   printer.printNewline();
   printer << "cond ";
   printer.printRegion(getCond(), /*printEntryBlockArgs=*/false);
   printer << " do ";
+  if (differ) {
+    printer << '(';
+    llvm::interleaveComma(getBody().front().getArguments(), printer,
+                          [&](BlockArgument argument) { printer.printRegionArgument(argument); });
+    printer << ") ";
+  }
   printer.printRegion(getBody(), /*printEntryBlockArgs=*/false);
 }

@@ -20,12 +20,6 @@ static SmallVector<Type> elementTypes(ValueRange values) {
   return types;
 }
 
-static bool allTypesAgree(TypeRange a, TypeRange b) {
-  return a.size() == b.size() && llvm::all_of(llvm::zip_equal(a, b), [](auto pair) {
-           return typesAgree(std::get<0>(pair), std::get<1>(pair));
-         });
-}
-
 /// All tensors have the first one's shape.
 static bool oneShape(ValueRange values) {
   return llvm::all_of(values, [&](Value value) {
@@ -33,12 +27,16 @@ static bool oneShape(ValueRange values) {
   });
 }
 
-/// Initial values are scalars of the inputs' element types, or of wider ones in
-/// which the reduction accumulates.
-static LogicalResult verifyInits(Operation *op, StringRef label, ValueRange inits) {
-  for (Value init : inits)
+/// Initial values are scalars that can be combined in the results' element types.
+static LogicalResult verifyInits(Operation *op, StringRef label, ValueRange inits,
+                                 TypeRange results) {
+  for (auto [init, result] : llvm::zip_equal(inits, results)) {
     if (typeOf(init).getRank() != 0)
       return op->emitOpError(label) << ": expected scalar initial values, got " << init.getType();
+    if (!isPromotable(typeOf(init).getElementType(), getElementTypeOrSelf(result)))
+      return op->emitOpError(label) << ": expected an initial value of element type "
+                                    << getElementTypeOrSelf(result) << ", got " << init.getType();
+  }
   return success();
 }
 
@@ -55,6 +53,30 @@ LogicalResult CaseOp::verify() {
       return emitOpError("case_c3: expected branch ") << i << " to return the types of the results";
   }
   return success();
+}
+
+LogicalResult IfOp::verify() {
+  if (typeOf(getPred()).getRank() != 0)
+    return emitOpError("if_c4: expected a scalar predicate, got ") << getPred().getType();
+  for (auto [label, name, branch] : {std::tuple("if_c2", "true_branch", &getTrueBranch()),
+                                     {"if_c3", "false_branch", &getFalseBranch()}}) {
+    if (branch->getNumArguments() != 0)
+      return emitOpError("if_c1: expected ") << name << " to have no arguments";
+    ReturnOp returned = returnOf(*branch);
+    if (!returned || !allTypesAgree(returned.getOperandTypes(), getResultTypes()))
+      return emitOpError(label) << ": expected " << name << " to return the types of the results";
+  }
+  return success();
+}
+
+LogicalResult MapOp::verify() {
+  if (getInputs().empty())
+    return emitOpError("map_c2: expected an input");
+  int64_t rank = typeOf(getResult()).getRank();
+  if (!llvm::equal(getDimensions(), llvm::seq<int64_t>(0, rank)))
+    return emitOpError("map_c3: expected dimensions 0 to ") << rank - 1 << " in order";
+  return verifyScalarRegion(*this, "map_c4", "a computation", getComputation(),
+                            elementTypes(getInputs()), typeOf(getResult()).getElementType());
 }
 
 LogicalResult WhileOp::verify() {
@@ -82,7 +104,7 @@ LogicalResult ReduceOp::verify() {
            << getInputs().size() << " and " << getNumResults();
   if (!oneShape(getInputs()))
     return emitOpError("reduce_c1: expected inputs of one shape");
-  if (failed(verifyInits(*this, "reduce_c2", getInitValues())))
+  if (failed(verifyInits(*this, "reduce_c2", getInitValues(), getResultTypes())))
     return failure();
   auto input = typeOf(getInputs().front());
   ArrayRef<int64_t> dims = getDimensions();
@@ -109,7 +131,7 @@ LogicalResult ReduceWindowOp::verify() {
            << getInputs().size() << " and " << getNumResults();
   if (!oneShape(getInputs()))
     return emitOpError("reduce_window_c2: expected inputs of one shape");
-  if (failed(verifyInits(*this, "reduce_window_c3", getInitValues())))
+  if (failed(verifyInits(*this, "reduce_window_c3", getInitValues(), getResultTypes())))
     return failure();
   auto input = typeOf(getInputs().front());
   ArrayRef<int64_t> sizes = getWindowDimensions();
@@ -149,7 +171,12 @@ LogicalResult SelectAndScatterOp::verify() {
     if (failed(verifySize(*this, "select_and_scatter_c4", "window_dimensions", given->size(),
                           operand.getRank())))
       return failure();
+    for (int64_t size : *given)
+      if (size <= 0)
+        return emitOpError("select_and_scatter_c5: expected positive window sizes, got ") << size;
     llvm::copy(*given, sizes.begin());
+  } else if (operand.getRank() != 0) {
+    return emitOpError("select_and_scatter_c4: expected window_dimensions");
   }
   FailureOr<SmallVector<WindowDim>> window =
       readWindow(*this, "select_and_scatter_c4", sizes, getWindowStrides(), getPadding(),
@@ -195,10 +222,12 @@ LogicalResult SortOp::verify() {
 LogicalResult ScatterOp::verify() {
   if (getInputs().empty() || getNumResults() != getInputs().size() ||
       getUpdates().size() != getInputs().size())
-    return emitOpError("scatter_c6: expected as many inputs, updates and results, got ")
+    return emitOpError("scatter_c5: expected as many inputs, updates and results, got ")
            << getInputs().size() << ", " << getUpdates().size() << " and " << getNumResults();
-  if (!oneShape(getInputs()) || !oneShape(getUpdates()))
-    return emitOpError("scatter_c1: expected inputs of one shape and updates of one shape");
+  if (!oneShape(getInputs()))
+    return emitOpError("scatter_c1: expected inputs of one shape");
+  if (!oneShape(getUpdates()))
+    return emitOpError("scatter_c3: expected updates of one shape");
   auto input = typeOf(getInputs().front()), indices = typeOf(getScatterIndices()),
        update = typeOf(getUpdates().front());
   ScatterDimensionNumbersAttr numbers = getScatterDimensionNumbers();
@@ -221,13 +250,34 @@ LogicalResult ScatterOp::verify() {
            << length << " entries of scatter_dims_to_operand_dims, got " << toOperand.size();
   SmallVector<int64_t> dropped(inserted);
   llvm::append_range(dropped, batching);
-  if (failed(verifyDims(*this, "scatter_c7", "update_window_dims", window, update.getRank())) ||
-      failed(verifyDims(*this, "scatter_c7", "inserted and batching dimensions", dropped, rank)) ||
-      failed(verifyDims(*this, "scatter_c7", "scatter_dims_to_operand_dims", toOperand, rank)) ||
-      failed(verifyDims(*this, "scatter_c7", "scatter_indices_batching_dims", indicesBatching,
-                        indices.getRank())) ||
-      failed(verifySize(*this, "scatter_c7", "scatter_indices_batching_dims",
+  if (failed(verifyUnique(*this, "scatter_c7", "update_window_dims", window)) ||
+      failed(verifySorted(*this, "scatter_c7", "update_window_dims", window)) ||
+      failed(verifyRange(*this, "scatter_c8", "update_window_dims", window, update.getRank())) ||
+      failed(verifyUnique(*this, "scatter_c9", "inserted and batching dimensions", dropped)) ||
+      failed(verifySorted(*this, "scatter_c10", "inserted_window_dims", inserted)) ||
+      failed(verifyRange(*this, "scatter_c11", "inserted_window_dims", inserted, rank)) ||
+      failed(verifySorted(*this, "scatter_c12", "input_batching_dims", batching)) ||
+      failed(verifyRange(*this, "scatter_c13", "input_batching_dims", batching, rank)) ||
+      failed(
+          verifyUnique(*this, "scatter_c14", "scatter_indices_batching_dims", indicesBatching)) ||
+      failed(verifyRange(*this, "scatter_c15", "scatter_indices_batching_dims", indicesBatching,
+                         indices.getRank())))
+    return failure();
+  if (llvm::is_contained(indicesBatching, vector))
+    return emitOpError("scatter_c16: index_vector_dim ")
+           << vector << " is named in scatter_indices_batching_dims";
+  if (failed(verifySize(*this, "scatter_c17", "scatter_indices_batching_dims",
                         indicesBatching.size(), batching.size())))
+    return failure();
+  for (auto [a, b] : llvm::zip_equal(batching, indicesBatching))
+    if (!sizesAgree(input.getDimSize(a), indices.getDimSize(b)))
+      return emitOpError("scatter_c18: batching dimensions ")
+             << a << " of " << input << " and " << b << " of " << indices << " differ in size";
+  if (failed(verifyUnique(*this, "scatter_c20",
+                          "scatter_dims_to_operand_dims and batching "
+                          "dimensions",
+                          toOperand, batching)) ||
+      failed(verifyRange(*this, "scatter_c21", "scatter_dims_to_operand_dims", toOperand, rank)))
     return failure();
 
   // Dimensions of the updates are those of the indices, and windows that fit.
@@ -252,6 +302,10 @@ LogicalResult ScatterOp::verify() {
   if (!fits)
     return emitOpError("scatter_c4: updates of type ")
            << update << " do not fit " << input << " and indices " << indices;
+  for (auto [to, from] : llvm::zip_equal(getResultTypes(), getUpdates()))
+    if (!isPromotable(typeOf(from).getElementType(), getElementTypeOrSelf(to)))
+      return emitOpError("scatter_c6: expected updates of element type ")
+             << getElementTypeOrSelf(to) << ", got " << typeOf(from).getElementType();
   if (failed(verifyReducer(*this, "scatter_c23", getUpdateComputation(), elementTypes(getInputs()),
                            getResultTypes())))
     return failure();

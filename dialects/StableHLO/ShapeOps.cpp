@@ -52,24 +52,25 @@ LogicalResult BitcastConvertOp::verify() {
   return success();
 }
 
-LogicalResult BroadcastInDimOp::verify() {
-  auto from = typeOf(getOperand()), to = typeOf(getResult());
-  ArrayRef<int64_t> dims = getBroadcastDimensions();
-  if (failed(verifySameElement(*this, "broadcast_in_dim_c1")) ||
-      failed(verifySize(*this, "broadcast_in_dim_c2", "dims", dims.size(), from.getRank())))
+/// Labels are `name` and a number.
+static LogicalResult verifyBroadcast(Operation *op, StringRef name, ArrayRef<int64_t> dims) {
+  auto from = typeOf(op->getOperand(0)), to = typeOf(op->getResult(0));
+  auto label = [&](int number) { return (name + "_c" + Twine(number)).str(); };
+  if (failed(verifySameElement(op, label(1))) ||
+      failed(verifySize(op, label(2), "dims", dims.size(), from.getRank())) ||
+      failed(verifyRange(op, label(3), "dims", dims, to.getRank())) ||
+      failed(verifyUnique(op, label(4), "dims", dims)))
     return failure();
-  for (auto [i, dim] : llvm::enumerate(dims)) {
-    if (dim < 0 || dim >= to.getRank())
-      return emitOpError("broadcast_in_dim_c3: expected dims in [0, ")
-             << to.getRank() << "), got " << dim;
-    if (llvm::is_contained(dims.take_front(i), dim))
-      return emitOpError("broadcast_in_dim_c4: dimension ") << dim << " is named twice";
+  for (auto [i, dim] : llvm::enumerate(dims))
     if (from.getDimSize(i) != 1 && !sizesAgree(from.getDimSize(i), to.getDimSize(dim)))
-      return emitOpError("broadcast_in_dim_c5: expected dimension ")
-             << i << " of the operand to have size 1 or " << to.getDimSize(dim) << ", got "
-             << from.getDimSize(i);
-  }
+      return op->emitOpError(label(5))
+             << ": expected dimension " << i << " of the operand to have size 1 or "
+             << to.getDimSize(dim) << ", got " << from.getDimSize(i);
   return success();
+}
+
+LogicalResult BroadcastInDimOp::verify() {
+  return verifyBroadcast(*this, "broadcast_in_dim", getBroadcastDimensions());
 }
 
 OpFoldResult BroadcastInDimOp::fold(FoldAdaptor) {
@@ -267,6 +268,77 @@ LogicalResult PadOp::verify() {
 LogicalResult GetDimensionSizeOp::verify() {
   return verifyDims(*this, "get_dimension_size_c1", "dim", getDimensionAttr().getInt(),
                     typeOf(getOperand()).getRank());
+}
+
+//===----------------------------------------------------------------------===//
+// Sizes of run-time values
+//===----------------------------------------------------------------------===//
+
+/// A list of sizes has one entry a dimension.
+static LogicalResult verifySizes(Operation *op, StringRef label, StringRef what, Value sizes,
+                                 int64_t rank) {
+  int64_t count = typeOf(sizes).getDimSize(0);
+  return ShapedType::isDynamic(count) ? success() : verifySize(op, label, what, count, rank);
+}
+
+LogicalResult DynamicBroadcastInDimOp::verify() {
+  if (failed(verifyBroadcast(*this, "dynamic_broadcast_in_dim", getBroadcastDimensions())))
+    return failure();
+  return verifySizes(*this, "dynamic_broadcast_in_dim_c7", "output_dimensions",
+                     getOutputDimensions(), typeOf(getResult()).getRank());
+}
+
+LogicalResult DynamicReshapeOp::verify() {
+  auto from = typeOf(getOperand()), to = typeOf(getResult());
+  if (failed(verifySameElement(*this, "dynamic_reshape_c1")))
+    return failure();
+  if (from.hasStaticShape() && to.hasStaticShape() && from.getNumElements() != to.getNumElements())
+    return emitOpError("dynamic_reshape_c2: expected a result of ")
+           << from.getNumElements() << " elements, got " << to.getNumElements();
+  return verifySizes(*this, "dynamic_reshape_c3", "output_shape", getOutputShape(), to.getRank());
+}
+
+LogicalResult DynamicIotaOp::verify() {
+  int64_t rank = typeOf(getOutput()).getRank();
+  return failure(
+      failed(verifyRange(*this, "dynamic_iota_c1", "iota_dimension",
+                         getIotaDimensionAttr().getInt(), rank)) ||
+      failed(verifySizes(*this, "dynamic_iota_c2", "output_shape", getOutputShape(), rank)));
+}
+
+LogicalResult DynamicPadOp::verify() {
+  auto from = typeOf(getOperand()), value = typeOf(getPaddingValue());
+  int64_t rank = from.getRank();
+  if (value.getRank() != 0 || value.getElementType() != from.getElementType())
+    return emitOpError("dynamic_pad_c1: expected a scalar of ")
+           << from.getElementType() << " as padding value, got " << value;
+  if (failed(verifySameElement(*this, "dynamic_pad_c1")) ||
+      failed(verifySizes(*this, "dynamic_pad_c2", "low", getEdgePaddingLow(), rank)) ||
+      failed(verifySizes(*this, "dynamic_pad_c2", "high", getEdgePaddingHigh(), rank)) ||
+      failed(verifySizes(*this, "dynamic_pad_c2", "interior", getInteriorPadding(), rank)))
+    return failure();
+  SmallVector<int64_t> shape(rank, ShapedType::kDynamic);
+  return verifyResult(*this, "dynamic_pad_c4", getType(), from.clone(shape));
+}
+
+LogicalResult RealDynamicSliceOp::verify() {
+  auto from = typeOf(getOperand());
+  int64_t rank = from.getRank();
+  SmallVector<int64_t> shape(rank, ShapedType::kDynamic);
+  return failure(
+      failed(verifyResult(*this, "real_dynamic_slice_c1", getType(), from.clone(shape))) ||
+      failed(
+          verifySizes(*this, "real_dynamic_slice_c2", "start_indices", getStartIndices(), rank)) ||
+      failed(
+          verifySizes(*this, "real_dynamic_slice_c2", "limit_indices", getLimitIndices(), rank)) ||
+      failed(verifySizes(*this, "real_dynamic_slice_c2", "strides", getStrides(), rank)));
+}
+
+LogicalResult DynamicGatherOp::verify() {
+  if (failed(verifySizes(*this, "dynamic_gather_c1", "slice_sizes", getSliceSizes(),
+                         typeOf(getOperand()).getRank())))
+    return failure();
+  return verifySameElement(*this, "dynamic_gather_c2");
 }
 
 //===----------------------------------------------------------------------===//

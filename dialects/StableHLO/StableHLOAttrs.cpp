@@ -169,7 +169,19 @@ void OutputOperandAliasAttr::print(AsmPrinter &printer) const {
       .dims("operand_tuple_indices", getOperandTupleIndices(), /*always=*/true);
 }
 
+LogicalResult ResultAccuracyAttr::verify(function_ref<InFlightDiagnostic()> emitError, APFloat atol,
+                                         APFloat rtol, int64_t ulps, ResultAccuracyModeAttr mode) {
+  if (atol.isNegative() || rtol.isNegative() || ulps < 0)
+    return emitError() << "result_accuracy_c1: expected tolerances not to be negative";
+  bool none = atol.isZero() && rtol.isZero() && ulps == 0;
+  if (!none && mode.getValue() != ResultAccuracyMode::TOLERANCE)
+    return emitError() << "result_accuracy_c2: expected no tolerances with mode "
+                       << stringifyResultAccuracyMode(mode.getValue());
+  return success();
+}
+
 Attribute ResultAccuracyAttr::parse(AsmParser &parser, Type) {
+  llvm::SMLoc loc = parser.getCurrentLocation();
   double atol = 0, rtol = 0;
   int64_t ulps = 0;
   ResultAccuracyModeAttr mode =
@@ -179,7 +191,8 @@ Attribute ResultAccuracyAttr::parse(AsmParser &parser, Type) {
                            {"ulps", [&] { return parser.parseInteger(ulps); }},
                            {"mode", [&] { return parser.parseAttribute(mode); }}}))
     return {};
-  return get(parser.getContext(), APFloat(atol), APFloat(rtol), ulps, mode);
+  return getChecked([&] { return parser.emitError(loc); }, parser.getContext(), APFloat(atol),
+                    APFloat(rtol), ulps, mode);
 }
 
 void ResultAccuracyAttr::print(AsmPrinter &printer) const {

@@ -95,6 +95,11 @@ def Stablehlo_ResultAccuracy
     APFloatParameter<"relative tolerance">:$rtol,
     "int64_t":$ulps,
     "ResultAccuracyModeAttr":$mode);
+  let description = [{
+    - `result_accuracy_c1`: tolerances are not negative.
+    - `result_accuracy_c2`: only mode TOLERANCE has tolerances.
+  }];
+  let genVerifyDecl = 1;
 }
 
 class Stablehlo_Type<string name, string typeMnemonic, string what>

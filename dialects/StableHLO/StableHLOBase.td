@@ -16,7 +16,10 @@ include "dialects/StableHLO/StableHLOAttrs.td"
 def HLO_Pred : TypeAlias<I1, "i1">;
 def HLO_Int : AnyTypeOf<[SignlessIntOfWidths<[2, 4, 8, 16, 32, 64]>,
                          UnsignedIntOfWidths<[2, 4, 8, 16, 32, 64]>], "integer">;
-def HLO_Float : TypeAlias<AnyFloat, "floating-point">;
+def HLO_SInt : SignlessIntOfWidths<[2, 4, 8, 16, 32, 64]>;
+def HLO_Float : AnyTypeOf<[F4E2M1FN, F6E2M3FN, F6E3M2FN, F8E3M4, F8E4M3, F8E4M3FN, F8E4M3FNUZ,
+                           F8E4M3B11FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0FNU, F16, BF16, F32, F64],
+                          "floating-point">;
 def HLO_Complex : AnyTypeOf<[Complex<F32>, Complex<F64>], "complex of f32 or f64">;
 
 def HLO_AnyTensor : RankedTensorOf<[HLO_Pred, HLO_Int, HLO_Float, HLO_Complex]>;
@@ -29,6 +32,11 @@ def HLO_FloatOrComplexTensor : RankedTensorOf<[HLO_Float, HLO_Complex]>;
 def HLO_NumberTensor : RankedTensorOf<[HLO_Int, HLO_Float, HLO_Complex]>;
 def HLO_RealTensor : RankedTensorOf<[HLO_Pred, HLO_Int, HLO_Float]>;
 def HLO_NegatableTensor : RankedTensorOf<[HLO_Int, HLO_Float, HLO_Complex]>;
+def HLO_SignedTensor : RankedTensorOf<[HLO_SInt, HLO_Float, HLO_Complex]>;
+/// Of ops whose operands do not say the size of the result.
+def HLO_StaticTensor : StaticShapeTensorOf<[HLO_Pred, HLO_Int, HLO_Float, HLO_Complex]>;
+/// Sizes that run-time values say: one entry a dimension.
+def HLO_Sizes : 1DTensorOf<[Index, HLO_Int]>;
 def HLO_Token : TypeAlias<Stablehlo_Token, "token">;
 def HLO_TensorOrToken : AnyTypeOf<[HLO_AnyTensor, HLO_Token]>;
 def HLO_TensorTokenOrTuple : AnyTypeOf<[HLO_AnyTensor, HLO_Token, AnyTuple]>;
@@ -46,8 +54,18 @@ class HLO_Op<string mnemonic, list<Trait> traits = []> : Op<Stablehlo_Dialect, m
 class HLO_RegionOp<string mnemonic, list<Trait> traits = []>
     : HLO_Op<mnemonic, !listconcat([RecursiveMemoryEffects, RecursivelySpeculatable], traits)>;
 
+/// Operands and results have one type, up to sizes that are not known.
+class HLO_OneTypeOp<string mnemonic, list<Trait> traits = []>
+    : HLO_Op<mnemonic, !listconcat([SameOperandsAndResultType], traits)> {
+  let extraClassDeclaration = [{
+    static bool isCompatibleReturnTypes(::mlir::TypeRange a, ::mlir::TypeRange b) {
+      return allTypesAgree(a, b);
+    }
+  }];
+}
+
 class HLO_Unary<string mnemonic, Type type, list<Trait> traits = []>
-    : HLO_Op<mnemonic, !listconcat([Pure, Elementwise, SameOperandsAndResultType], traits)> {
+    : HLO_OneTypeOp<mnemonic, !listconcat([Pure, Elementwise], traits)> {
   let arguments = (ins type:$operand);
   let results = (outs type:$result);
   let assemblyFormat = [{
@@ -62,7 +80,7 @@ class HLO_AccurateUnary<string mnemonic, Type type = HLO_FloatOrComplexTensor>
 }
 
 class HLO_Binary<string mnemonic, Type type, list<Trait> traits = []>
-    : HLO_Op<mnemonic, !listconcat([Pure, Elementwise, SameOperandsAndResultType], traits)> {
+    : HLO_OneTypeOp<mnemonic, !listconcat([Pure, Elementwise], traits)> {
   let arguments = (ins type:$lhs, type:$rhs);
   let results = (outs type:$result);
   let assemblyFormat = [{

@@ -22,9 +22,11 @@ def Stablehlo_AllGatherOp : HLO_Op<"all_gather"> {
   let description = [{
     - `all_gather_c1`: `all_gather_dim` is a dimension of the operands.
     - `all_gather_c2`: no device is in two groups.
-    - `all_gather_c3`: groups list devices by number; -1 fills short groups.
-    - `all_gather_c6`: results have the operands' shapes, times the group's size
-      in that dimension.
+    - `all_gather_c3`: groups are of one size.
+    - `all_gather_c4`: groups list all devices by number, from 0.
+    - `all_gather_c5`: `use_global_device_ids` has a positive channel and a group.
+    - `all_gather_c6`: results have the operands' shapes, times the devices of a
+      group in that dimension (a multiple: groups of replicas take all partitions).
   }];
   let arguments = (ins Variadic<HLO_AnyTensor>:$operands, I64Attr:$all_gather_dim,
                        I64ElementsAttr:$replica_groups, HLO_Channel:$channel_handle,
@@ -36,7 +38,8 @@ def Stablehlo_AllReduceOp : HLO_Op<"all_reduce", [SingleBlock]> {
   let summary = "the group's tensors combined, on every device";
   let description = [{
     - `all_reduce_c1`: no device is in two groups.
-    - `all_reduce_c2`: groups list devices by number; -1 fills short groups.
+    - `all_reduce_c3`: groups list all devices by number, from 0; -1 fills short groups.
+    - `all_reduce_c4`: `use_global_device_ids` has a positive channel and a group.
     - `all_reduce_c5`: the computation combines two scalars to one.
     - `all_reduce_c6`: results have the operands' shapes.
   }];
@@ -54,7 +57,8 @@ def Stablehlo_AllToAllOp : HLO_Op<"all_to_all"> {
     - `all_to_all_c3`: `concat_dimension` is a dimension of the operands.
     - `all_to_all_c4`: `split_count` is positive.
     - `all_to_all_c5`: no device is in two groups.
-    - `all_to_all_c6`: groups list devices by number.
+    - `all_to_all_c7`: groups list all devices by number, from 0.
+    - `all_to_all_c8`: groups have `split_count` devices.
     - `all_to_all_c9`: results have the exchanged shapes.
   }];
   let arguments = (ins Variadic<HLO_AnyTensor>:$operands, I64Attr:$split_dimension,
@@ -64,7 +68,7 @@ def Stablehlo_AllToAllOp : HLO_Op<"all_to_all"> {
   let hasVerifier = 1;
 }
 def Stablehlo_CollectiveBroadcastOp
-    : HLO_Op<"collective_broadcast", [SameOperandsAndResultType]> {
+    : HLO_OneTypeOp<"collective_broadcast"> {
   let summary = "the first device's tensor on every device of a group";
   let description = [{
     - `collective_broadcast_c1`: no device is in two groups.
@@ -75,7 +79,7 @@ def Stablehlo_CollectiveBroadcastOp
   let results = (outs HLO_AnyTensor:$result);
   let hasVerifier = 1;
 }
-def Stablehlo_CollectivePermuteOp : HLO_Op<"collective_permute", [SameOperandsAndResultType]> {
+def Stablehlo_CollectivePermuteOp : HLO_OneTypeOp<"collective_permute"> {
   let summary = "tensors sent from sources to targets";
   let description = [{
     - `collective_permute_c1`: pairs are rows of two.
@@ -91,12 +95,15 @@ def Stablehlo_CollectivePermuteOp : HLO_Op<"collective_permute", [SameOperandsAn
 def Stablehlo_ReduceScatterOp : HLO_Op<"reduce_scatter", [SingleBlock]> {
   let summary = "the group's tensors combined, each device a part";
   let description = [{
-    - `reduce_scatter_c1`: `scatter_dimension` is a dimension of the operand.
-    - `reduce_scatter_c2`: no device is in two groups.
-    - `reduce_scatter_c3`: groups list devices by number; -1 fills short groups.
+    - `reduce_scatter_c1`: the operand's size in `scatter_dimension` is a multiple of
+      the result's (by the devices of a group; groups of replicas take all partitions).
+    - `reduce_scatter_c2`: `scatter_dimension` is a dimension of the operand.
+    - `reduce_scatter_c3`: no device is in two groups.
+    - `reduce_scatter_c4`: groups are of one size.
+    - `reduce_scatter_c5`: groups list all devices by number, from 0.
+    - `reduce_scatter_c6`: `use_global_device_ids` has a positive channel and a group.
     - `reduce_scatter_c7`: the computation combines two scalars to one.
-    - `reduce_scatter_c8`: the result has the operand's shape, over the group's
-      size in that dimension.
+    - `reduce_scatter_c8`: the result has the operand's shape in other dimensions.
   }];
   let arguments = (ins HLO_AnyTensor:$operand, I64Attr:$scatter_dimension,
                        I64ElementsAttr:$replica_groups, HLO_Channel:$channel_handle,

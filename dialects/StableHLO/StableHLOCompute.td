@@ -18,6 +18,9 @@ def Stablehlo_DotGeneralOp : HLO_Op<"dot_general", [Pure]> {
     - `dot_general_c9`: batching dimensions that pair up have one size.
     - `dot_general_c10`: contracting dimensions that pair up have one size.
     - `dot_general_c11`: `precision_config` is empty or has two entries.
+    - `dot_general_c21`: `precision_config` is DEFAULT where there is an algorithm.
+    - `dot_general_c22` to `dot_general_c24`: its component and operation counts are
+      positive; some hardware has an algorithm of its types and counts.
     - `dot_general_c12`: the result's shape is batching dimensions, then what is
       left of lhs, then what is left of rhs.
   }];
@@ -39,12 +42,20 @@ def Stablehlo_ConvolutionOp : HLO_Op<"convolution", [Pure]> {
     - `convolution_c1`: operands have one rank, at least 2.
     - `convolution_c2`: window attributes have one entry a spatial dimension.
     - `convolution_c3`: strides and dilations are positive.
-    - `convolution_c10`: group counts divide the batch and feature sizes.
-    - `convolution_c13`: dimension numbers name each dimension once.
+    - `convolution_c9`: so has `window_reversal`.
+    - `convolution_c10`, `convolution_c15`: `batch_group_count` divides the input's
+      batch and the kernel's output features.
+    - `convolution_c11`, `convolution_c16`: `feature_group_count` divides the input's
+      and the kernel's output features.
+    - `convolution_c12`, `convolution_c13`: input dimensions are each named once.
     - `convolution_c14`: input features are kernel input features times groups.
+    - `convolution_c17`, `convolution_c18`: so are kernel dimensions.
+    - `convolution_c19`, `convolution_c20`: so are output dimensions.
+    - `convolution_c21`, `convolution_c22`: group counts are positive.
     - `convolution_c23`: at most one of the group counts is above 1.
     - `convolution_c24`: `precision_config` is empty or has two entries.
     - `convolution_c25`: the result's shape follows from window and batch.
+    - `convolution_c27`: operands have one element type.
   }];
   let arguments = (ins HLO_AnyTensor:$lhs, HLO_AnyTensor:$rhs,
                        OptionalAttr<DenseI64ArrayAttr>:$window_strides,
@@ -64,7 +75,7 @@ def Stablehlo_ConvolutionOp : HLO_Op<"convolution", [Pure]> {
   }];
   let hasVerifier = 1;
 }
-def Stablehlo_CholeskyOp : HLO_Op<"cholesky", [Pure, SameOperandsAndResultType]> {
+def Stablehlo_CholeskyOp : HLO_OneTypeOp<"cholesky", [Pure]> {
   let summary = "Cholesky factor of symmetric matrices";
   let description = [{
     - `cholesky_c2`: the rank is at least 2.
@@ -98,9 +109,10 @@ def Stablehlo_FftOp : HLO_Op<"fft", [Pure]> {
     - `fft_c1`: the rank is at least that of `fft_length`.
     - `fft_c2`: element types fit `fft_type`.
     - `fft_c3`: one to three dimensions are transformed.
-    - `fft_c4`: the operand's last dimensions are those of `fft_length` (for
-      IRFFT, the last is halved).
-    - `fft_c5`: so are the result's (for RFFT, the last is halved).
+    - `fft_c4`: the last dimensions of the real one of operand and result, if one is,
+      are those of `fft_length`.
+    - `fft_c5`: operand and result have one shape; for RFFT and IRFFT, the last
+      dimension of the complex one is halved.
   }];
   let arguments = (ins HLO_FloatOrComplexTensor:$operand, Stablehlo_FftTypeAttr:$fft_type,
                        DenseI64ArrayAttr:$fft_length);
@@ -117,7 +129,9 @@ def Stablehlo_RngOp : HLO_Op<"rng"> {
     `rng_c1`: `a` and `b` are scalars of the result's element type; `shape` has
     one entry a dimension of the result.
   }];
-  let arguments = (ins HLO_RealTensor:$a, HLO_RealTensor:$b, HLO_IntTensor:$shape,
+  let arguments = (ins 0DTensorOf<[HLO_Pred, HLO_Int, HLO_Float]>:$a,
+                       0DTensorOf<[HLO_Pred, HLO_Int, HLO_Float]>:$b,
+                       StaticShapeTensorOf<[HLO_Int]>:$shape,
                        Stablehlo_RngDistributionAttr:$rng_distribution);
   let results = (outs HLO_RealTensor:$result);
   let assemblyFormat = [{
@@ -134,7 +148,7 @@ def Stablehlo_RngBitGeneratorOp : HLO_Op<"rng_bit_generator", [
     - `rng_bit_generator_c2`: the state's size fits the algorithm.
   }];
   let arguments = (ins HLO_IntTensor:$initial_state, Stablehlo_RngAlgorithmAttr:$rng_algorithm);
-  let results = (outs HLO_IntTensor:$output_state, RankedTensorOf<[HLO_Int, HLO_Float]>:$output);
+  let results = (outs HLO_IntTensor:$output_state, StaticShapeTensorOf<[HLO_Int, HLO_Float]>:$output);
   let assemblyFormat = [{
     $initial_state `,` `algorithm` `=` `` $rng_algorithm attr-dict
     `:` functional-type(operands, results)
@@ -149,7 +163,12 @@ def Stablehlo_CustomCallOp : HLO_Op<"custom_call", [
   let description = [{
     - `custom_call_c1`: layouts are given for all operands and results or none;
       each is a permutation of its value's dimensions.
-    - `custom_call_c2`: an alias names an operand that exists.
+    - `custom_call_c2`: an alias names parts of an operand and of a result that
+      exist and have one type.
+    - `custom_call_c3`: `api_version` is one of 0 to 4.
+    - `custom_call_c4`: `backend_config` is a dictionary for version 4, else a string.
+
+    The specification has no numbers of its own for this op.
   }];
   let arguments = (ins Variadic<HLO_TensorTokenOrTuple>:$inputs, StrAttr:$call_target_name,
                        HLO_FlagAttr:$has_side_effect, OptionalAttr<AnyAttr>:$backend_config,

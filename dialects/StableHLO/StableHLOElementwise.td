@@ -59,7 +59,7 @@ def Stablehlo_RoundNearestEvenOp : HLO_Unary<"round_nearest_even", HLO_FloatTens
 def Stablehlo_RsqrtOp : HLO_AccurateUnary<"rsqrt"> {
   let summary = "reciprocal square root";
 }
-def Stablehlo_SignOp : HLO_Unary<"sign", HLO_NegatableTensor> {
+def Stablehlo_SignOp : HLO_Unary<"sign", HLO_SignedTensor> {
   let summary = "-1, 0, 1 or NaN; a complex number over its magnitude";
 }
 def Stablehlo_SineOp : HLO_AccurateUnary<"sine"> {
@@ -85,7 +85,7 @@ class HLO_Reinterpret<string mnemonic, Type from, Type to>
   }];
 }
 
-def Stablehlo_AbsOp : HLO_Reinterpret<"abs", HLO_NegatableTensor, RankedTensorOf<[HLO_Int, HLO_Float]>> {
+def Stablehlo_AbsOp : HLO_Reinterpret<"abs", HLO_SignedTensor, RankedTensorOf<[HLO_SInt, HLO_Float]>> {
   let summary = "magnitude";
   let description = [{
     `abs_c2`: the result has the operand's element type, or its real part's if
@@ -118,7 +118,7 @@ def Stablehlo_IsFiniteOp : HLO_Op<"is_finite", [Pure, SameOperandsAndResultShape
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 def Stablehlo_ReducePrecisionOp
-    : HLO_Op<"reduce_precision", [Pure, SameOperandsAndResultType]> {
+    : HLO_OneTypeOp<"reduce_precision", [Pure]> {
   let summary = "rounds to a narrower floating-point format and back";
   let description = [{
     - `reduce_precision_c2`: `exponent_bits` is at least 1.
@@ -180,13 +180,14 @@ def Stablehlo_XorOp : HLO_Binary<"xor", HLO_PredOrIntTensor, [Commutative]> {
   let summary = "bitwise exclusive or";
 }
 
-def Stablehlo_CompareOp : HLO_Op<"compare", [Pure, SameOperandsAndResultShape, SameTypeOperands]> {
+def Stablehlo_CompareOp : HLO_Op<"compare", [Pure, SameOperandsAndResultShape,
+                                             SameOperandsElementType]> {
   let summary = "relation of two elements";
   let description = [{
-    - `compare_c2`: `compare_type` fits the element type: SIGNED for signed
+    - `compare_c3`: `compare_type` fits the element type: SIGNED for signed
       integers, UNSIGNED for unsigned ones and i1, FLOAT or TOTALORDER for
       floating-point, FLOAT for complex.
-    - `compare_c3`: complex elements are compared for EQ or NE only.
+    - `compare_c4`: complex elements are compared for EQ or NE only.
   }];
   let arguments = (ins HLO_AnyTensor:$lhs, HLO_AnyTensor:$rhs,
                        Stablehlo_ComparisonDirectionAttr:$comparison_direction,

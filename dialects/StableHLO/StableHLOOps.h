@@ -20,6 +20,11 @@
 #include "dialects/StableHLO/StableHLOAttrs.h.inc"
 #define GET_TYPEDEF_CLASSES
 #include "dialects/StableHLO/StableHLOTypes.h.inc"
+namespace mlir::stablehlo {
+/// Element types are equal, and sizes as far as they are known.
+bool allTypesAgree(TypeRange a, TypeRange b);
+} // namespace mlir::stablehlo
+
 #define GET_OP_CLASSES
 #include "dialects/StableHLO/StableHLOOps.h.inc"
 

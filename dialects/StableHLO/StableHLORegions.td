@@ -25,6 +25,18 @@ def Stablehlo_CaseOp : HLO_RegionOp<"case", [SingleBlock]> {
   let results = (outs Variadic<HLO_TensorTokenOrTuple>);
   let hasVerifier = 1;
 }
+def Stablehlo_IfOp : HLO_RegionOp<"if", [SingleBlock]> {
+  let summary = "one of two computations, by a predicate; import makes a case of it";
+  let description = [{
+    - `if_c1`: branches have no arguments.
+    - `if_c2`, `if_c3`: both return the types of the results.
+    - `if_c4`: the predicate is a scalar of i1.
+  }];
+  let arguments = (ins RankedTensorOf<[I1]>:$pred);
+  let regions = (region SizedRegion<1>:$true_branch, SizedRegion<1>:$false_branch);
+  let results = (outs Variadic<HLO_TensorTokenOrTuple>);
+  let hasVerifier = 1;
+}
 def Stablehlo_WhileOp : HLO_RegionOp<"while", [
     SingleBlock, DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmBlockArgumentNames"]>]> {
   let summary = "repeats a computation while a condition holds";
@@ -37,6 +49,21 @@ def Stablehlo_WhileOp : HLO_RegionOp<"while", [
   let regions = (region SizedRegion<1>:$cond, SizedRegion<1>:$body);
   let results = (outs Variadic<HLO_TensorTokenOrTuple>);
   let hasCustomAssemblyFormat = 1;
+  let hasVerifier = 1;
+}
+
+def Stablehlo_MapOp : HLO_RegionOp<"map", [SingleBlock, SameOperandsAndResultShape]> {
+  let summary = "a computation of scalars for every element; import writes it over arrays";
+  let description = [{
+    - `map_c1`: inputs and result have one shape.
+    - `map_c2`: there is an input.
+    - `map_c3`: `dimensions` are all dimensions, in order.
+    - `map_c4`: the computation takes a scalar of each input and returns one of the
+      result's element type.
+  }];
+  let arguments = (ins Variadic<HLO_AnyTensor>:$inputs, DenseI64ArrayAttr:$dimensions);
+  let regions = (region SizedRegion<1>:$computation);
+  let results = (outs HLO_AnyTensor:$result);
   let hasVerifier = 1;
 }
 
@@ -83,14 +110,25 @@ def Stablehlo_ReduceWindowOp : HLO_RegionOp<"reduce_window", [SameVariadicOperan
 def Stablehlo_ScatterOp : HLO_RegionOp<"scatter", [SameVariadicOperandSize, SingleBlock]> {
   let summary = "combines slices of updates into places that indices say";
   let description = [{
-    - `scatter_c1`: inputs have one shape, updates have one shape.
+    - `scatter_c1`: inputs have one shape.
     - `scatter_c2`: window, inserted and batching dimensions make up the inputs' rank.
-    - `scatter_c4`: the updates' shape is that of the batches and the windows,
-      which fit the inputs.
-    - `scatter_c6`: as many inputs, updates and results.
-    - `scatter_c7`: dimension lists hold dimensions that exist, each once.
+    - `scatter_c3`: updates have one shape.
+    - `scatter_c4`: it is that of the batches and the windows, which fit the inputs.
+    - `scatter_c5`: there is an input, and an update and a result for each.
+    - `scatter_c6`: updates can be combined in the inputs' element types.
+    - `scatter_c7`, `scatter_c8`: `update_window_dims` are in order, each once, and of
+      the updates.
+    - `scatter_c9`: no dimension is inserted or batching twice.
+    - `scatter_c10`, `scatter_c11`: `inserted_window_dims` are in order, and of the inputs.
+    - `scatter_c12`, `scatter_c13`: `input_batching_dims` are in order, and of the inputs.
+    - `scatter_c14`, `scatter_c15`: `scatter_indices_batching_dims` are of the indices,
+      each once.
+    - `scatter_c16`: `index_vector_dim` is none of them.
+    - `scatter_c17`, `scatter_c18`: batching dimensions pair up, of one size.
     - `scatter_c19`: `scatter_dims_to_operand_dims` has one entry an element of
       an index vector.
+    - `scatter_c20`, `scatter_c21`: it holds dimensions of the inputs that are not
+      batching, each once.
     - `scatter_c22`: `index_vector_dim` is a dimension of the indices, or their rank.
     - `scatter_c23`: the body combines 2N scalars to N.
     - `scatter_c24`: results have the inputs' shapes.
@@ -111,6 +149,7 @@ def Stablehlo_SelectAndScatterOp : HLO_RegionOp<"select_and_scatter", [SingleBlo
     - `select_and_scatter_c3`: the initial value is a scalar of the operand's
       element type.
     - `select_and_scatter_c4`: window attributes have one entry a dimension.
+    - `select_and_scatter_c5`: window sizes are positive.
     - `select_and_scatter_c9`: `select` takes two scalars and returns a scalar of i1.
     - `select_and_scatter_c10`: `scatter` combines two scalars to one.
     - `select_and_scatter_c11`: the result has the operand's shape.

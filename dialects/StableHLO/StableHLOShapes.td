@@ -27,7 +27,7 @@ def Stablehlo_IotaOp : HLO_Op<"iota", [Pure]> {
     `iota_c1`: `iota_dimension` is a dimension of the result.
   }];
   let arguments = (ins I64Attr:$iota_dimension);
-  let results = (outs RankedTensorOf<[HLO_Int, HLO_Float, HLO_Complex]>:$output);
+  let results = (outs StaticShapeTensorOf<[HLO_Int, HLO_Float, HLO_Complex]>:$output);
   let assemblyFormat = "`dim` `=` $iota_dimension attr-dict `:` type($output)";
   let hasVerifier = 1;
 }
@@ -57,7 +57,7 @@ def Stablehlo_BroadcastInDimOp : HLO_Op<"broadcast_in_dim", [Pure]> {
       size of the named dimension.
   }];
   let arguments = (ins HLO_AnyTensor:$operand, DenseI64ArrayAttr:$broadcast_dimensions);
-  let results = (outs HLO_AnyTensor:$result);
+  let results = (outs HLO_StaticTensor:$result);
   let assemblyFormat = [{
     $operand `,` `dims` `=` $broadcast_dimensions attr-dict `:` functional-type(operands, results)
   }];
@@ -71,12 +71,12 @@ def Stablehlo_ReshapeOp : HLO_Op<"reshape", [Pure]> {
     - `reshape_c2`: they have the same number of elements.
   }];
   let arguments = (ins HLO_AnyTensor:$operand);
-  let results = (outs HLO_AnyTensor:$result);
+  let results = (outs HLO_StaticTensor:$result);
   let assemblyFormat = "$operand attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
   let hasFolder = 1;
 }
-def Stablehlo_ReverseOp : HLO_Op<"reverse", [Pure, SameOperandsAndResultType]> {
+def Stablehlo_ReverseOp : HLO_OneTypeOp<"reverse", [Pure]> {
   let summary = "turns dimensions around";
   let description = [{
     - `reverse_c2`: no dimension is named twice.
@@ -203,9 +203,18 @@ def Stablehlo_GatherOp : HLO_Op<"gather", [Pure]> {
       operand's rank.
     - `gather_c2`: `index_vector_dim` is a dimension of the indices, or their rank.
     - `gather_c3`: `start_index_map` has one entry an element of an index vector.
-    - `gather_c4`: dimension lists hold dimensions that exist, each once.
-    - `gather_c5`: batching dimensions of operand and indices pair up.
-    - `gather_c8`: slices of collapsed and batching dimensions have size 1 or less.
+    - `gather_c4`: `offset_dims` are in order, each once.
+    - `gather_c5`: they are dimensions of the result.
+    - `gather_c6`: no dimension is collapsed or batching twice.
+    - `gather_c7`, `gather_c8`: `collapsed_slice_dims` are in order, and of the operand.
+    - `gather_c9`: their slices have size 1 or less.
+    - `gather_c10`, `gather_c11`: `operand_batching_dims` are in order, and of the operand.
+    - `gather_c12`: their slices have size 1 or less.
+    - `gather_c13`, `gather_c14`: `start_indices_batching_dims` are of the indices, each once.
+    - `gather_c15`: `index_vector_dim` is none of them.
+    - `gather_c16`, `gather_c17`: batching dimensions pair up, of one size.
+    - `gather_c18`, `gather_c19`: `start_index_map` holds dimensions of the operand that
+      are not batching, each once.
     - `gather_c20`: `slice_sizes` has one entry a dimension.
     - `gather_c21`: 0 <= slice size <= size of the operand.
     - `gather_c22`: the result's shape is that of the batches and the offsets.
@@ -227,6 +236,100 @@ def Stablehlo_GetDimensionSizeOp : HLO_Op<"get_dimension_size", [Pure]> {
   let assemblyFormat = [{
     $operand `,` `dim` `=` $dimension attr-dict `:` functional-type(operands, results)
   }];
+  let hasVerifier = 1;
+}
+
+// --- Sizes of run-time values -----------------------------------------------
+//
+// Import makes the op of known sizes of each whose sizes it can compute.
+
+def Stablehlo_DynamicBroadcastInDimOp : HLO_Op<"dynamic_broadcast_in_dim", [Pure]> {
+  let summary = "broadcast_in_dim to a shape that run-time values say";
+  let description = [{
+    - `dynamic_broadcast_in_dim_c1`: operand and result have one element type.
+    - `dynamic_broadcast_in_dim_c2`: `broadcast_dimensions` names one dimension of the
+      result for each of the operand.
+    - `dynamic_broadcast_in_dim_c3`, `dynamic_broadcast_in_dim_c4`: each is a dimension
+      of the result, named once.
+    - `dynamic_broadcast_in_dim_c5`: each dimension of the operand has size 1 or the
+      size of the named dimension.
+    - `dynamic_broadcast_in_dim_c7`: `output_dimensions` has one entry a dimension of
+      the result.
+  }];
+  let arguments = (ins HLO_AnyTensor:$operand, HLO_Sizes:$output_dimensions,
+                       DenseI64ArrayAttr:$broadcast_dimensions,
+                       OptionalAttr<DenseI64ArrayAttr>:$known_expanding_dimensions,
+                       OptionalAttr<DenseI64ArrayAttr>:$known_nonexpanding_dimensions);
+  let results = (outs HLO_AnyTensor:$result);
+  let assemblyFormat = [{
+    $operand `,` $output_dimensions `,` `dims` `=` $broadcast_dimensions attr-dict
+    `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+def Stablehlo_DynamicReshapeOp : HLO_Op<"dynamic_reshape", [Pure]> {
+  let summary = "reshape to a shape that run-time values say";
+  let description = [{
+    - `dynamic_reshape_c1`: operand and result have one element type.
+    - `dynamic_reshape_c2`: they have the same number of elements.
+    - `dynamic_reshape_c3`: `output_shape` has one entry a dimension of the result.
+  }];
+  let arguments = (ins HLO_AnyTensor:$operand, HLO_Sizes:$output_shape);
+  let results = (outs HLO_AnyTensor:$result);
+  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+def Stablehlo_DynamicIotaOp : HLO_Op<"dynamic_iota", [Pure]> {
+  let summary = "iota of a shape that run-time values say";
+  let description = [{
+    - `dynamic_iota_c1`: `iota_dimension` is a dimension of the result.
+    - `dynamic_iota_c2`: `output_shape` has one entry a dimension of the result.
+  }];
+  let arguments = (ins HLO_Sizes:$output_shape, I64Attr:$iota_dimension);
+  let results = (outs RankedTensorOf<[HLO_Int, HLO_Float, HLO_Complex]>:$output);
+  let assemblyFormat = [{
+    $output_shape `,` `dim` `=` $iota_dimension attr-dict `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+def Stablehlo_DynamicPadOp : HLO_Op<"dynamic_pad", [Pure]> {
+  let summary = "pad by what run-time values say";
+  let description = [{
+    - `dynamic_pad_c1`: all element types are equal; the padding value is a scalar.
+    - `dynamic_pad_c2`: low, high and interior have one entry a dimension.
+    - `dynamic_pad_c4`: the result has the operand's rank.
+  }];
+  let arguments = (ins HLO_AnyTensor:$operand, HLO_AnyTensor:$padding_value,
+                       HLO_Sizes:$edge_padding_low, HLO_Sizes:$edge_padding_high,
+                       HLO_Sizes:$interior_padding);
+  let results = (outs HLO_AnyTensor:$result);
+  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+def Stablehlo_RealDynamicSliceOp : HLO_Op<"real_dynamic_slice", [Pure]> {
+  let summary = "slice whose starts, limits and strides run-time values say";
+  let description = [{
+    - `real_dynamic_slice_c1`: operand and result have one element type and rank.
+    - `real_dynamic_slice_c2`: starts, limits and strides have one entry a dimension.
+  }];
+  let arguments = (ins HLO_AnyTensor:$operand, HLO_Sizes:$start_indices, HLO_Sizes:$limit_indices,
+                       HLO_Sizes:$strides);
+  let results = (outs HLO_AnyTensor:$result);
+  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+def Stablehlo_DynamicGatherOp : HLO_Op<"dynamic_gather", [Pure]> {
+  let summary = "gather of slices whose sizes run-time values say";
+  let description = [{
+    - `dynamic_gather_c1`: `slice_sizes` has one entry a dimension of the operand.
+    - `dynamic_gather_c2`: operand and result have one element type.
+
+    The other constraints of `gather` are checked where the sizes are known.
+  }];
+  let arguments = (ins HLO_AnyTensor:$operand, HLO_IntTensor:$start_indices,
+                       HLO_Sizes:$slice_sizes, Stablehlo_GatherDimensionNumbers:$dimension_numbers,
+                       HLO_FlagAttr:$indices_are_sorted);
+  let results = (outs HLO_AnyTensor:$result);
   let hasVerifier = 1;
 }
 

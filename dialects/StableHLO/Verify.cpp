@@ -22,17 +22,43 @@ bool stablehlo::typesAgree(Type a, Type b) {
          shapesAgree(left.getShape(), right.getShape());
 }
 
-LogicalResult stablehlo::verifyDims(Operation *op, StringRef label, StringRef what,
-                                    ArrayRef<int64_t> dims, int64_t rank) {
-  llvm::SmallSet<int64_t, 8> seen;
-  for (int64_t dim : dims) {
+bool stablehlo::allTypesAgree(TypeRange a, TypeRange b) {
+  return a.size() == b.size() && llvm::all_of(llvm::zip_equal(a, b), [](auto pair) {
+           return typesAgree(std::get<0>(pair), std::get<1>(pair));
+         });
+}
+
+LogicalResult stablehlo::verifyRange(Operation *op, StringRef label, StringRef what,
+                                     ArrayRef<int64_t> dims, int64_t rank) {
+  for (int64_t dim : dims)
     if (dim < 0 || dim >= rank)
       return op->emitOpError(label)
              << ": expected " << what << " in [0, " << rank << "), got " << dim;
+  return success();
+}
+
+LogicalResult stablehlo::verifyUnique(Operation *op, StringRef label, StringRef what,
+                                      ArrayRef<int64_t> dims, ArrayRef<int64_t> more) {
+  llvm::SmallSet<int64_t, 8> seen;
+  for (int64_t dim : llvm::concat<const int64_t>(dims, more))
     if (!seen.insert(dim).second)
       return op->emitOpError(label) << ": dimension " << dim << " is named twice in " << what;
-  }
   return success();
+}
+
+LogicalResult stablehlo::verifySorted(Operation *op, StringRef label, StringRef what,
+                                      ArrayRef<int64_t> dims) {
+  if (llvm::is_sorted(dims))
+    return success();
+  InFlightDiagnostic error = op->emitOpError(label) << ": expected " << what << " in order, got [";
+  llvm::interleaveComma(dims, error);
+  return error << "]";
+}
+
+LogicalResult stablehlo::verifyDims(Operation *op, StringRef label, StringRef what,
+                                    ArrayRef<int64_t> dims, int64_t rank) {
+  return failure(failed(verifyRange(op, label, what, dims, rank)) ||
+                 failed(verifyUnique(op, label, what, dims)));
 }
 
 LogicalResult stablehlo::verifySize(Operation *op, StringRef label, StringRef what, size_t got,
@@ -85,17 +111,27 @@ LogicalResult stablehlo::verifyScalarRegion(Operation *op, StringRef label, Stri
                                 << FunctionType::get(context, region.getArgumentTypes(), *returned);
 }
 
+bool stablehlo::isPromotable(Type from, Type to) {
+  if (from == to || (isa<FloatType>(from) && isa<FloatType>(to)))
+    return true;
+  if (isa<ComplexType>(from) && isa<ComplexType>(to)) {
+    from = cast<ComplexType>(from).getElementType();
+    to = cast<ComplexType>(to).getElementType();
+  } else if (!isa<IntegerType>(from) || !isa<IntegerType>(to)) {
+    return false;
+  }
+  return from.getIntOrFloatBitWidth() <= to.getIntOrFloatBitWidth();
+}
+
 LogicalResult stablehlo::verifyReducer(Operation *op, StringRef label, Region &region,
                                        ArrayRef<Type> elements, TypeRange results) {
   SmallVector<Type> out;
   for (Type type : results)
     out.push_back(getElementTypeOrSelf(type));
-  // Inputs may be narrower than what is accumulated, never of another kind.
   for (auto [element, type] : llvm::zip(elements, out))
-    if (element != type && !(isa<FloatType>(element) && isa<FloatType>(type)) &&
-        !(isa<IntegerType>(element) && isa<IntegerType>(type)))
-      return op->emitOpError(label)
-             << ": expected results of element type " << element << ", got " << type;
+    if (!isPromotable(element, type))
+      return op->emitOpError(label) << ": expected results of element type " << element
+                                    << " or a wider one of its kind, got " << type;
   SmallVector<Type> in(out);
   llvm::append_range(in, out);
   return verifyScalarRegion(op, label, "a computation", region, in, out);
@@ -152,17 +188,29 @@ int64_t stablehlo::countPlaces(int64_t size, const WindowDim &dim) {
   return padded <= 0 || window > padded ? 0 : (padded - window) / dim.stride + 1;
 }
 
-LogicalResult stablehlo::verifyGroups(Operation *op, StringRef unique, StringRef numbers,
-                                      DenseIntElementsAttr groups, bool mayBeShort) {
+LogicalResult stablehlo::verifyGroups(Operation *op, GroupLabels labels,
+                                      DenseIntElementsAttr groups) {
   auto type = cast<ShapedType>(groups.getType());
   if (type.getRank() != 2)
-    return op->emitOpError(numbers) << ": expected groups as rows of devices, got " << type;
+    return op->emitOpError(labels.unique) << ": expected groups as rows of devices, got " << type;
   llvm::SmallSet<int64_t, 16> seen;
-  for (int64_t device : groups.getValues<int64_t>()) {
-    if (device < (mayBeShort ? -1 : 0))
-      return op->emitOpError(numbers) << ": there is no device " << device;
-    if (device >= 0 && !seen.insert(device).second)
-      return op->emitOpError(unique) << ": device " << device << " is in two groups";
+  // Two of equal elements say as much as all.
+  int64_t count =
+      groups.isSplat() ? std::min<int64_t>(groups.getNumElements(), 2) : groups.getNumElements();
+  auto devices = groups.getValues<int64_t>();
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t device = devices[i];
+    if (device == -1 && labels.sizes.empty())
+      continue;
+    if (device < 0)
+      return op->emitOpError(device == -1 ? labels.sizes : labels.numbers)
+             << ": there is no device " << device;
+    if (!seen.insert(device).second)
+      return op->emitOpError(labels.unique) << ": device " << device << " is in two groups";
   }
+  for (int64_t device = 0; device < int64_t(seen.size()); ++device)
+    if (!seen.contains(device))
+      return op->emitOpError(labels.numbers) << ": expected groups of devices 0 to "
+                                             << seen.size() - 1 << ", " << device << " is missing";
   return success();
 }

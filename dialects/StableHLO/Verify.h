@@ -20,6 +20,13 @@ bool typesAgree(Type a, Type b);
 /// Every dimension lies in [0, rank), each at most once.
 LogicalResult verifyDims(Operation *op, StringRef label, StringRef what, ArrayRef<int64_t> dims,
                          int64_t rank);
+/// Every dimension lies in [0, rank).
+LogicalResult verifyRange(Operation *op, StringRef label, StringRef what, ArrayRef<int64_t> dims,
+                          int64_t rank);
+/// No dimension stands in the lists twice.
+LogicalResult verifyUnique(Operation *op, StringRef label, StringRef what, ArrayRef<int64_t> dims,
+                           ArrayRef<int64_t> more = {});
+LogicalResult verifySorted(Operation *op, StringRef label, StringRef what, ArrayRef<int64_t> dims);
 /// The list has `size` entries.
 LogicalResult verifySize(Operation *op, StringRef label, StringRef what, size_t got, size_t size);
 /// The result `got` agrees with what the op computes.
@@ -30,7 +37,10 @@ LogicalResult verifyIndices(Operation *op, StringRef label, ValueRange indices);
 /// A region that takes scalars of the element types and returns scalars of `results`.
 LogicalResult verifyScalarRegion(Operation *op, StringRef label, StringRef what, Region &region,
                                  ArrayRef<Type> arguments, ArrayRef<Type> results);
-/// A region that combines pairs of scalars of each element type to one; wider
+/// Whether numbers of one type may be accumulated in the other: floating-point
+/// numbers in any, integers and complex numbers in one that is not narrower.
+bool isPromotable(Type from, Type to);
+/// A region that combines pairs of scalars of each element type to one; other
 /// accumulation types are allowed, if the results have them.
 LogicalResult verifyReducer(Operation *op, StringRef label, Region &region, ArrayRef<Type> elements,
                             TypeRange results);
@@ -51,9 +61,14 @@ FailureOr<SmallVector<WindowDim>> readWindow(Operation *op, StringRef label,
 /// How many places a window has in a dimension of `size`.
 int64_t countPlaces(int64_t size, const WindowDim &dim);
 
-/// Groups are rows of device numbers; -1 fills short rows.
-LogicalResult verifyGroups(Operation *op, StringRef unique, StringRef numbers,
-                           DenseIntElementsAttr groups, bool mayBeShort);
+/// What is asked of groups: rows of device numbers. Labels that are empty are of
+/// constraints that an op does not have.
+struct GroupLabels {
+  StringRef unique;  // No device is in two groups.
+  StringRef sizes;   // Groups are of one size: no -1 fills a row.
+  StringRef numbers; // Devices are numbered from 0, and all are listed.
+};
+LogicalResult verifyGroups(Operation *op, GroupLabels labels, DenseIntElementsAttr groups);
 
 } // namespace mlir::stablehlo
 

@@ -1,7 +1,8 @@
 // RUN: alpa-opt %s -verify-diagnostics -split-input-file
 
 func.func @f(%a: tensor<4xf32>) {
-  // expected-error @+2 {{unregistered operation 'stablehlo.einsum' found in dialect ('stablehlo') that does not allow unknown operations}}
+  // expected-error @+3 {{unregistered operation 'stablehlo.einsum' found in dialect ('stablehlo') that does not allow unknown operations}}
+  // expected-note @+2 {{stablehlo.einsum is an old form; StableHLO's pass stablehlo-legalize-deprecated-ops writes it anew}}
   // expected-note-re @+1 {{supported stablehlo ops: abs, add,{{.*}} while, xor}}
   %0 = "stablehlo.einsum"(%a, %a) <{einsum_config = "a,a->a"}> : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   return
@@ -10,9 +11,37 @@ func.func @f(%a: tensor<4xf32>) {
 // -----
 
 func.func @f(%a: tensor<4xf32>) {
-  // expected-error @+2 {{unregistered operation 'stablehlo.einsum' found in dialect ('stablehlo') that does not allow unknown operations}}
+  // expected-error @+3 {{unregistered operation 'stablehlo.einsum' found in dialect ('stablehlo') that does not allow unknown operations}}
+  // expected-note @+2 {{stablehlo.einsum is an old form; StableHLO's pass stablehlo-legalize-deprecated-ops writes it anew}}
   // expected-note-re @+1 {{supported stablehlo ops: abs, add,{{.*}} while, xor}}
   %0 = stablehlo.einsum %a, %a, config = "a,a->a" : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+func.func @f(%a: tensor<4xf32>) {
+  // expected-error @+3 {{unregistered operation 'stablehlo.uniform_quantize'}}
+  // expected-note @+2 {{stablehlo.uniform_quantize makes or reads quantized types, which are not supported}}
+  // expected-note @+1 {{supported stablehlo ops}}
+  %0 = stablehlo.uniform_quantize %a : (tensor<4xf32>) -> tensor<4xi8>
+  return
+}
+
+// -----
+
+func.func @f(%a: tensor<4x3xf32>, %n: tensor<i32>) {
+  // expected-error @+3 {{unregistered operation 'stablehlo.set_dimension_size'}}
+  // expected-note @+2 {{stablehlo.set_dimension_size has sizes that are known at run time only}}
+  // expected-note @+1 {{supported stablehlo ops}}
+  %0 = stablehlo.set_dimension_size %a, %n, dim = 1 : (tensor<4x3xf32>, tensor<i32>) -> tensor<4x?xf32>
+  return
+}
+
+// -----
+
+// expected-error @+1 {{quantized type !quant.uniform<i8:f32, 0.5:3> is not supported; write the program in integers and scales}}
+func.func @f(%a: tensor<4x!quant.uniform<i8:f32, 0.5:3>>) {
   return
 }
 
@@ -79,7 +108,7 @@ func.func @f(%a: tensor<1x8x8x4xf32>, %w: tensor<3x3x4x4xf32>) {
 // Elementwise.
 
 func.func @f(%a: tensor<4xf32>, %b: tensor<5xf32>) {
-  // expected-error @+1 {{all non-scalar operands/results must have the same shape and base type}}
+  // expected-error @+1 {{requires the same type for all operands and results}}
   %0 = stablehlo.add %a, %b : (tensor<4xf32>, tensor<5xf32>) -> tensor<4xf32>
   return
 }
@@ -111,7 +140,7 @@ func.func @f(%a: tensor<4xf32>) {
 // -----
 
 func.func @f(%a: tensor<4xf32>) {
-  // expected-error @+1 {{compare_c2: elements of type 'f32' are not compared as SIGNED}}
+  // expected-error @+1 {{compare_c3: elements of type 'f32' are not compared as SIGNED}}
   %0 = stablehlo.compare LT, %a, %a, SIGNED : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
   return
 }
@@ -119,7 +148,7 @@ func.func @f(%a: tensor<4xf32>) {
 // -----
 
 func.func @f(%a: tensor<4xcomplex<f32>>) {
-  // expected-error @+1 {{compare_c3: complex numbers have no order, got LT}}
+  // expected-error @+1 {{compare_c4: complex numbers have no order, got LT}}
   %0 = stablehlo.compare LT, %a, %a : (tensor<4xcomplex<f32>>, tensor<4xcomplex<f32>>) -> tensor<4xi1>
   return
 }
@@ -323,7 +352,7 @@ func.func @f(%a: tensor<4x5xf32>, %b: tensor<5x7xf32>) {
 // -----
 
 func.func @f(%a: tensor<4x4xf32>) {
-  // expected-error @+1 {{dot_general_c3: dimension 0 of lhs is named twice}}
+  // expected-error @+1 {{dot_general_c3: dimension 0 is named twice in dimensions of lhs}}
   %0 = stablehlo.dot_general %a, %a, batching_dims = [0] x [0], contracting_dims = [0] x [1] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
   return
 }
@@ -347,7 +376,7 @@ func.func @f(%a: tensor<1x8x8x4xf32>, %w: tensor<3x3x4x4xf32>) {
 // -----
 
 func.func @f(%a: tensor<1x8x8x4xf32>, %w: tensor<3x3x4x4xf32>) {
-  // expected-error @+1 {{convolution_c10: expected group counts that divide batch and features, got 0 of features}}
+  // expected-error @+1 {{convolution_c21: expected a positive feature_group_count, got 0}}
   %0 = stablehlo.convolution(%a, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {} {batch_group_count = 1 : i64, feature_group_count = 0 : i64} : (tensor<1x8x8x4xf32>, tensor<3x3x4x4xf32>) -> tensor<1x6x6x4xf32>
   return
 }
@@ -458,14 +487,6 @@ func.func @f(%a: tensor<4x4xf32>, %i: tensor<3x1xi32>, %u: tensor<3x5xf32>) {
 // -----
 
 // Collectives.
-
-func.func @f(%a: tensor<4xf32>) {
-  // expected-error @+1 {{all_gather_c6: expected result type 'tensor<8xf32>', got 'tensor<4xf32>'}}
-  %0 = "stablehlo.all_gather"(%a) <{all_gather_dim = 0 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<4xf32>) -> tensor<4xf32>
-  return
-}
-
-// -----
 
 func.func @f(%a: tensor<4xf32>) {
   // expected-error @+1 {{collective_permute_c3: target 1 is named twice}}

@@ -164,6 +164,23 @@ func.func @shapes(%a: tensor<4x4xf32>, %v: tensor<f32>, %i: tensor<i32>, %x: ten
   return
 }
 
+// CHECK-LABEL: func.func @sizes
+func.func @sizes(%a: tensor<4x?xf32>, %v: tensor<f32>, %n: tensor<2xi32>, %i: tensor<2x1xi32>) {
+  // CHECK: stablehlo.dynamic_broadcast_in_dim %{{.*}}, %{{.*}}, dims = [0, 1] {known_expanding_dimensions = array<i64: 1>} : (tensor<4x?xf32>, tensor<2xi32>) -> tensor<?x?xf32>
+  %0 = stablehlo.dynamic_broadcast_in_dim %a, %n, dims = [0, 1] {known_expanding_dimensions = array<i64: 1>} : (tensor<4x?xf32>, tensor<2xi32>) -> tensor<?x?xf32>
+  // CHECK: stablehlo.dynamic_reshape %{{.*}}, %{{.*}} : (tensor<4x?xf32>, tensor<2xi32>) -> tensor<?x2xf32>
+  %1 = stablehlo.dynamic_reshape %a, %n : (tensor<4x?xf32>, tensor<2xi32>) -> tensor<?x2xf32>
+  // CHECK: stablehlo.dynamic_iota %{{.*}}, dim = 1 : (tensor<2xi32>) -> tensor<?x?xf32>
+  %2 = stablehlo.dynamic_iota %n, dim = 1 : (tensor<2xi32>) -> tensor<?x?xf32>
+  // CHECK: stablehlo.dynamic_pad %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} : (tensor<4x?xf32>, tensor<f32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> tensor<?x?xf32>
+  %3 = stablehlo.dynamic_pad %a, %v, %n, %n, %n : (tensor<4x?xf32>, tensor<f32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> tensor<?x?xf32>
+  // CHECK: stablehlo.real_dynamic_slice %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} : (tensor<4x?xf32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> tensor<?x?xf32>
+  %4 = stablehlo.real_dynamic_slice %a, %n, %n, %n : (tensor<4x?xf32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> tensor<?x?xf32>
+  // CHECK: "stablehlo.dynamic_gather"(%{{.*}}, %{{.*}}, %{{.*}}) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>}> : (tensor<4x?xf32>, tensor<2x1xi32>, tensor<2xi32>) -> tensor<2x?xf32>
+  %5 = "stablehlo.dynamic_gather"(%a, %i, %n) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>}> : (tensor<4x?xf32>, tensor<2x1xi32>, tensor<2xi32>) -> tensor<2x?xf32>
+  return
+}
+
 // CHECK-LABEL: func.func @tuples
 func.func @tuples(%a: tensor<4xf32>, %t: tuple<tensor<4xf32>, tensor<4xf32>>) {
   // CHECK: stablehlo.tuple %{{.*}}, %{{.*}} : tuple<tensor<4xf32>, tensor<4xf32>>

@@ -126,3 +126,35 @@ func.func @collectives(%a: tensor<4xf32>) {
   %9 = "stablehlo.collective_broadcast"(%a) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<4xf32>) -> tensor<4xf32>
   return
 }
+
+// Sizes that are known in some places only.
+// CHECK-LABEL: func.func @mixed
+// CHECK-SAME: %[[A:.*]]: tensor<4x?xf32>, %[[N:.*]]: tensor<i32>, %[[P:.*]]: tensor<i1>
+func.func @mixed(%a: tensor<4x?xf32>, %n: tensor<i32>, %p: tensor<i1>) {
+  // CHECK: %{{.*}}:2 = stablehlo.while(%[[I:.*]] : tensor<i32> = %[[N]], %[[X:.*]] : tensor<?x3xf32> = %[[A]]) : tensor<i32>, tensor<4x?xf32> -> tensor<i32>, tensor<?x?xf32> attributes {note}
+  // CHECK: stablehlo.compare LT, %[[I]], %[[N]]
+  // CHECK: } do (%[[J:.*]]: tensor<i32>, %[[Y:.*]]: tensor<4x3xf32>) {
+  // CHECK-NEXT: stablehlo.return %[[J]], %[[Y]] : tensor<i32>, tensor<4x3xf32>
+  %0:2 = "stablehlo.while"(%n, %a) ({
+  ^bb0(%i: tensor<i32>, %x: tensor<?x3xf32>):
+    %1 = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  }, {
+  ^bb0(%j: tensor<i32>, %y: tensor<4x3xf32>):
+    stablehlo.return %j, %y : tensor<i32>, tensor<4x3xf32>
+  }) {note} : (tensor<i32>, tensor<4x?xf32>) -> (tensor<i32>, tensor<?x?xf32>)
+  // CHECK: stablehlo.negate %[[A]] : (tensor<4x?xf32>) -> tensor<?x3xf32>
+  %2 = stablehlo.negate %a : (tensor<4x?xf32>) -> tensor<?x3xf32>
+  // CHECK: "stablehlo.if"(%[[P]]) ({
+  %3 = "stablehlo.if"(%p) ({
+    stablehlo.return %a : tensor<4x?xf32>
+  }, {
+    stablehlo.return %2 : tensor<?x3xf32>
+  }) : (tensor<i1>) -> tensor<?x?xf32>
+  // CHECK: "stablehlo.map"(%[[A]]) <{dimensions = array<i64: 0, 1>}> ({
+  %4 = "stablehlo.map"(%a) <{dimensions = array<i64: 0, 1>}> ({
+  ^bb0(%x: tensor<f32>):
+    stablehlo.return %x : tensor<f32>
+  }) : (tensor<4x?xf32>) -> tensor<4x?xf32>
+  return
+}
