@@ -6,6 +6,7 @@
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/ExpandKernels.h"
+#include "compiler/Import/Legalize.h"
 #include "compiler/Import/NameStack.h"
 #include "compiler/Import/Passes.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -1176,6 +1177,10 @@ public:
     if (failed(inlineCalls(main, calls)))
       return signalPassFailure();
     inlinedCalls += calls;
+    unsigned legalized = 0;
+    if (failed(legalize(main, legalized)))
+      return signalPassFailure();
+    legalizedOps += legalized;
     if (keepShardings && pinShardings) {
       emitError(module.getLoc(), "keep-shardings and pin-shardings exclude each other");
       return signalPassFailure();

@@ -26,6 +26,10 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
     phases are not one behind the other (gradients of gradients, a second loss behind
     an update): all of it is one program then.
 
+    Ops whose sizes are run-time values (`stablehlo.dynamic_reshape` and others) become
+    those of known sizes where the sizes follow from constants and types,
+    `stablehlo.if` a case, and `stablehlo.map` its computation over whole arrays.
+
     Constants, iotas and broadcasts of them are repeated for each equation that
     uses them, so that no later cut has to carry them. Equal ops are merged
     within a phase and an equation only; a value that the backward pass computes
@@ -88,6 +92,7 @@ def AlpaImport : Pass<"alpa-import", "mlir::ModuleOp"> {
                         "Name what the program places in the host's memory">];
   let statistics = [
     Statistic<"inlinedCalls", "inlined calls", "Calls replaced by their bodies">,
+    Statistic<"legalizedOps", "legalized ops", "Ops that others say as well">,
     Statistic<"foldedTransposes", "folded transposes", "Products made in the order of their readers">,
     Statistic<"separatedKernels", "separated kernels",
               "Kernels that need a part of the rows only since what they compute of all became ops">,

@@ -255,15 +255,18 @@ def _unknown_op(error: _CompilerError, text: str, name: str) -> UnsupportedOpErr
     if error.code != UnsupportedOpError.code or not in_text:
         return None
     line, column = lines[error.line - 1], error.column - 1
-    # The generic form is reported after the op's quoted name, the pretty form at its name.
-    found = re.search(r'"([\w$.-]+)"$', line[:column]) or re.match(r"([\w$.-]+)", line[column:])
+    # The generic form is reported after the op's quoted name or at its results, the pretty form
+    # at its name.
+    found = re.search(r'"([\w$.-]+)"$', line[:column])
+    at_name = re.compile(r'(?<![.!])(?:%[^="]*= *)?"?([\w$.-]+)')  # Not within a type's.
+    found = found or at_name.match(line, column)
     if found is None:
         return None
-    return UnsupportedOpError(
-        f"unknown op '{found[1]}'",
-        where=error.where,
-        fix="use ops of StableHLO, CHLO, Shardy and func; `alpa-opt --help` lists the dialects",
-    )
+    what = f"unknown op '{found[1]}'"
+    fix = "use ops of StableHLO, CHLO, Shardy and func; `alpa-opt --help` lists the dialects"
+    if len(error.notes) > 1:  # Why StableHLO's op is not supported, before those that are.
+        what, _, fix = error.notes[0].partition("; ")
+    return UnsupportedOpError(what, where=error.where, fix=fix)
 
 
 class Module:

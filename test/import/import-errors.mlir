@@ -53,3 +53,46 @@ func.func public @main(%a: tensor<f32> {alpa.kind = "batch"}) {
 func.func public @main(%a: tensor<f32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %b: tensor<f32> {alpa.kind = "state", alpa.carried_by = 0 : i64}) -> tensor<f32> {
   return %a : tensor<f32>
 }
+
+// -----
+
+func.func public @main(%x: tensor<4xf32>, %n: tensor<1xi32>) -> tensor<?xf32> {
+  // expected-error @below {{has sizes that do not follow from constants and types; write the step for arrays of fixed shapes}}
+  %0 = stablehlo.dynamic_reshape %x, %n : (tensor<4xf32>, tensor<1xi32>) -> tensor<?xf32>
+  return %0 : tensor<?xf32>
+}
+
+// -----
+
+func.func public @main(%x: tensor<4xf32>) -> tensor<?xf32> {
+  %n = stablehlo.constant dense<5> : tensor<1xi32>
+  // expected-error @below {{reshape_c2: expected a result of 4 elements, got 5}}
+  %0 = stablehlo.dynamic_reshape %x, %n : (tensor<4xf32>, tensor<1xi32>) -> tensor<?xf32>
+  return %0 : tensor<?xf32>
+}
+
+// -----
+
+func.func public @main(%x: tensor<4xf32>) -> tensor<?xf32> {
+  // 127 + 1 is -128 of i8.
+  %a = stablehlo.constant dense<127> : tensor<1xi8>
+  %b = stablehlo.constant dense<1> : tensor<1xi8>
+  %n = stablehlo.add %a, %b : tensor<1xi8>
+  // expected-error @below {{has sizes that do not follow from constants and types}}
+  %0 = stablehlo.dynamic_reshape %x, %n : (tensor<4xf32>, tensor<1xi8>) -> tensor<?xf32>
+  return %0 : tensor<?xf32>
+}
+
+// -----
+
+func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = "stablehlo.map"(%x) <{dimensions = array<i64: 0>}> ({
+  ^bb0(%a: tensor<f32>):
+    // expected-error @below {{is in a stablehlo.map, but does not act element by element; write the computation over whole arrays, as jax.vmap does}}
+    %1 = stablehlo.broadcast_in_dim %a, dims = [] : (tensor<f32>) -> tensor<2xf32>
+    %2 = stablehlo.slice %1 [0:1] : (tensor<2xf32>) -> tensor<1xf32>
+    %3 = stablehlo.reshape %2 : (tensor<1xf32>) -> tensor<f32>
+    stablehlo.return %3 : tensor<f32>
+  }) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}

@@ -252,6 +252,17 @@ def test_unknown_ops_are_named(text):
         assert caught.value.what == "unknown op 'foo.bar'"
 
 
+def test_ops_of_stablehlo_that_are_not_supported_say_why():
+    text = "func.func @f(%a: tensor<4xf32>) {{ %0 = {} : (tensor<4xf32>) -> tensor<4xi8> return }}"
+    for op in ("stablehlo.uniform_quantize %a", '"stablehlo.uniform_quantize"(%a)'):
+        with pytest.raises(UnsupportedOpError) as caught:
+            compiler.Module(text.format(op), "bad.mlir")
+        assert caught.value.what.startswith("stablehlo.uniform_quantize makes or reads quantized")
+        assert caught.value.fix.startswith("write the program in integers and scales")
+    with pytest.raises(UnsupportedOpError, match=r"quantized type !quant.uniform<i8:f32, 0.5>"):
+        compiler.Module("func.func private @f(tensor<4x!quant.uniform<i8:f32, 0.5>>)", "bad.mlir")
+
+
 def test_unknown_ops_that_know_their_place_are_named():
     text = '"stablehlo.foo"() : () -> () loc("step.py":1:3)'
     with pytest.raises(UnsupportedOpError, match=r"^step\.py:1:3: .*'stablehlo\.foo'"):

@@ -6,6 +6,7 @@ import json
 
 import alpa_mlir
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -155,6 +156,85 @@ def test_wrong_files(text, error, message, tmp_path):
     (tmp_path / "small.mlir").write_bytes(text)
     with pytest.raises(error, match=message):
         read_stablehlo(tmp_path / "small.mlir")
+
+
+MAPPED = """
+func.func public @main(%w: tensor<8x8xf32>, %s: tensor<f32>, %p: tensor<i1>, %x: tensor<4x8xf32>)
+    -> (tensor<4x8xf32>, tensor<f32>) {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  %1 = "stablehlo.map"(%0, %x) <{dimensions = array<i64: 0, 1>}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %c = stablehlo.constant dense<2.0> : tensor<f32>
+    %d = stablehlo.multiply %a, %c : tensor<f32>
+    %e = stablehlo.tanh %d : tensor<f32>
+    %f = stablehlo.compare LT, %b, %c : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %g = stablehlo.select %f, %e, %b : tensor<i1>, tensor<f32>
+    stablehlo.return %g : tensor<f32>
+  }) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  %2 = "stablehlo.if"(%p) ({
+    %h = stablehlo.negate %s : tensor<f32>
+    stablehlo.return %h : tensor<f32>
+  }, {
+    stablehlo.return %s : tensor<f32>
+  }) : (tensor<i1>) -> tensor<f32>
+  return %1, %2 : tensor<4x8xf32>, tensor<f32>
+}
+"""
+
+
+@pytest.mark.parametrize(("count", "taken"), [(1, True), (4, False)])
+def test_maps_and_ifs(count, taken, tmp_path):
+    path = tmp_path / "map.mlir"
+    path.write_text(MAPPED)
+    random = np.random.default_rng(3)
+    w, x = (random.normal(size=(rows, 8)).astype(np.float32) for rows in (8, 4))
+    arguments = (w, np.float32(3), np.array(taken), x)
+    planned = read_stablehlo(path, method=by_hand(1, count)).plan("cpu-test")
+    found = planned.load()(*arguments)
+    product = jnp.tanh(2 * (x @ w))
+    np.testing.assert_allclose(found[0], jnp.where(x < 2, product, x), rtol=2e-5, atol=1e-6)
+    assert float(found[1]) == (-3 if taken else 3)
+
+
+def exported_step():
+    """A loss whose batch has a size that its export does not know."""
+
+    def scores(w, x):
+        rows = jnp.tanh(x @ w).reshape(-1, 4)
+        return jnp.sum(rows * jnp.arange(rows.shape[0])[:, None] * 0.01) / x.shape[0]
+
+    rows = jax.export.symbolic_shape("b")[0]
+    shapes = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 8), (rows, 8)))
+    return jax.export.export(jax.jit(scores))(*shapes)
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+def test_exported_functions_of_any_batch(rows):
+    """Sizes that the export computes at run time follow from the step's."""
+    exported = exported_step()
+
+    def step(w, x):
+        return w * 2, exported.call(w, x)
+
+    random = np.random.default_rng(4)
+    w, x = (random.normal(size=(size, 8)).astype(np.float32) for size in (8, rows))
+    method = alpa_mlir.PipeshardParallel(submeshes=[(1, 2)], num_micro_batches=1)
+    parallel = alpa_mlir.parallelize(step, cluster="cpu-test", method=method, cache=False)
+    expected = jax.jit(step)(w, x)
+    found = parallel(w, x)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
+def test_exported_functions_say_which_sizes_they_take():
+    rows = jax.export.symbolic_shape("b", constraints=["b >= 8"])[0]
+    shape = jax.ShapeDtypeStruct((rows, 8), jnp.float32)
+    exported = jax.export.export(jax.jit(lambda x: x * 2))(shape)
+    text = jax.jit(lambda x: exported.call(x)).lower(jnp.ones((8, 8))).as_text()
+    module = compiler.Module(text.replace("8x8", "4x8"))
+    with pytest.raises(alpa_mlir.AlpaError, match=r"does not hold: Input shapes .* b >= 8"):
+        module.run("alpa-import")
 
 
 def test_a_file_of_any_number_of_micro_batches(bare):
