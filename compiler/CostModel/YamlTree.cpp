@@ -111,12 +111,13 @@ private:
       value.kind = YamlValue::Map;
       for (llvm::yaml::KeyValueNode &entry : *mapping) {
         auto *key = llvm::dyn_cast_or_null<llvm::yaml::ScalarNode>(entry.getKey());
-        if (!key) {
+        llvm::SmallString<32> storage;
+        std::string name = key ? key->getValue(storage).str() : "";
+        // A quoted key may have lines, which errors do not.
+        if (!key || llvm::any_of(name, [](unsigned char letter) { return letter < ' '; })) {
           note(lineOf(&entry), "found a key that is not a name, expected 'field: value'");
           return false;
         }
-        llvm::SmallString<32> storage;
-        std::string name = key->getValue(storage).str();
         unsigned keyLine = lineOf(key);
         if (llvm::any_of(value.map, [&](const auto &other) { return other.first == name; })) {
           note(keyLine, "found field '" + name + "' twice, expected it once");

@@ -135,6 +135,9 @@ LogicalResult MapOp::verify() {
       return emitOpError("alpa_map_c1: expected levels that rise, below ")
              << levels << ", got " << dims;
   }
+  if (auto first = cast<RankedTensorType>(getResult(0).getType()); levels > first.getRank())
+    return emitOpError("alpa_map_c3: result 0 is ")
+           << first << ", of fewer dimensions than there are levels, " << levels;
   SmallVector<int64_t> all = llvm::to_vector(llvm::seq<int64_t>(0, levels));
   SmallVector<std::optional<int64_t>> sizes(levels);
   auto visit = [&](Type whole, ArrayRef<int64_t> held, Type block, StringRef what,

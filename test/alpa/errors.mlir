@@ -493,6 +493,17 @@ func.func @map_sizes(%x: tensor<2x8xf32>) {
 
 // -----
 
+func.func @f(%x: tensor<2x8xf32>) {
+  // expected-error @below {{alpa_map_c3: result 0 is 'tensor<2x4xf32>', of fewer dimensions than there are levels, 1000000000000000000}}
+  %0 = alpa.map %x {dims = [array<i64: 0>], levels = 1000000000000000000 : i64} : (tensor<2x8xf32>) -> tensor<2x4xf32> {
+  ^bb0(%block: tensor<4xf32>):
+    stablehlo.return %block : tensor<4xf32>
+  }
+  return
+}
+
+// -----
+
 func.func @map_blocks(%x: tensor<2x8xf32>) {
   // expected-error @below {{alpa_map_c3: operand 0 is 'tensor<2x8xf32>', in the body 'tensor<4xf32>', of 1 levels}}
   %0 = alpa.map %x {dims = [array<i64: 0>], levels = 1 : i64} : (tensor<2x8xf32>) -> tensor<2x4xf32> {
