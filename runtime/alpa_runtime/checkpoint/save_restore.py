@@ -35,7 +35,7 @@ from alpa_runtime.checkpoint.folders import (
     step_number,
     steps_in,
 )
-from alpa_runtime.checkpoint.manifest import LeafRecord, Manifest
+from alpa_runtime.checkpoint.manifest import MANIFEST, OLDER, LeafRecord, Manifest
 from alpa_runtime.checkpoint.shards import (
     Piece,
     RemoteCopies,
@@ -336,7 +336,7 @@ def restore_checkpoint(folder: str | Path, target: Any = None, *, step: int | No
 
 def _saved_tree(manifest: Manifest, path: Path) -> Any:
     try:
-        return trees.decode(manifest.tree)
+        tree = trees.decode(manifest.tree)
     except (ValueError, TypeError) as error:
         raise CheckpointError(
             str(error),
@@ -344,6 +344,13 @@ def _saved_tree(manifest: Manifest, path: Path) -> Any:
             fix="import its module first, or give a tree like the state: "
             "restore_checkpoint(folder, state)",
         ) from None
+    if tree.num_leaves != len(manifest.leaves):
+        raise DamagedCheckpointError(
+            f"a tree of {tree.num_leaves} leaves, expected {len(manifest.leaves)}",
+            where=str(path / MANIFEST),
+            fix=OLDER,
+        )
+    return tree
 
 
 def _as_saved(leaf: LeafRecord) -> Wanted:

@@ -38,12 +38,12 @@ def write_training_steps(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("kind", "files", "runs"),
     [
-        ("problem", PROBLEMS, 20_000),
-        ("solution", PROBLEMS, 4000),
-        ("cluster", CLUSTERS, 6000),
-        ("profile", [ROOT / "test/fuzz/Inputs/profile.yaml"], 6000),
-        ("module", MODULES, 20_000),
-        ("module", [], 1500),
+        ("problem", PROBLEMS, 200_000),
+        ("solution", PROBLEMS, 100_000),
+        ("cluster", CLUSTERS, 100_000),
+        ("profile", [ROOT / "test/fuzz/Inputs/profile.yaml"], 100_000),
+        ("module", MODULES, 150_000),
+        ("module", [], 5000),
     ],
 )
 def test_no_damaged_input_ends_the_process(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from alpa_mlir import (
     save_checkpoint,
 )
 from alpa_runtime.checkpoint import folders, save_restore, steps_in
+from damage import damage_json, limited
 from same_bits import check_same
 from source_paths import PYTHONPATH
 
@@ -120,6 +122,37 @@ def test_damaged_ones_are_refused(tmp_path, damage):
     with pytest.raises(CheckpointError, match=message):
         restore_checkpoint(tmp_path, GOOD, step=5)
     check_same(GOOD, restore_checkpoint(tmp_path, GOOD, step=1))
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_many_damaged_ones(tmp_path, count):
+    """Damage anywhere is refused in one error, or reads back what was saved or asked for."""
+    saved = save_checkpoint(tmp_path / "good", GOOD, step=1).wait()
+    rng = random.Random(count)
+    bad = []
+    for run in range(count):
+        folder = tmp_path / "bad"
+        shutil.copytree(saved, folder / "1")
+        files = sorted(path for path in (folder / "1").rglob("*") if path.is_file())
+        path = rng.choice([folder / "1" / "manifest.json"] * 3 + files)
+        data = path.read_bytes()
+        if path.suffix == ".json" and rng.random() < 0.9:
+            path.write_bytes(damage_json(rng, data.decode()))
+        elif data:
+            at = rng.randrange(len(data))
+            path.write_bytes(data[:at] + bytes([data[at] ^ rng.randrange(1, 256)]) + data[at + 1 :])
+        for target in (GOOD, None):
+            try:
+                with limited(10):
+                    found = restore_checkpoint(folder, target)
+                if target is not None:
+                    check_same(GOOD, found)
+            except CheckpointError as error:
+                bad += [f"{run}: {error!s:.200}"] * ("\n" in str(error))
+            except Exception as error:
+                bad.append(f"{run} {path.name}: {type(error).__name__}: {error!s:.200}")
+        shutil.rmtree(folder)
+    assert bad == []
 
 
 def test_wrong_folders_are_refused(tmp_path):

@@ -7,6 +7,7 @@ import gc
 import json
 import mmap
 import os
+import random
 import signal
 import socket
 import struct
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import pytest
 from alpa_mlir.errors import TransportError
 from alpa_runtime.transport import Transport, connection, make_transport
 from alpa_runtime.transport.framing import PROTOCOL
+from damage import damage_json
 from hypothesis import given, settings
 from hypothesis.strategies import data, integers
 
@@ -364,6 +367,63 @@ def test_any_bytes_for_a_greeting(drawn: Any) -> None:
             with socket.create_connection(place) as stream:
                 stream.sendall(whole[: drawn.draw(integers(0, len(whole)))])
         meet()
+
+
+def damaged_greeting(rng: random.Random, key: str) -> bytes:
+    """What somebody says who knows the key, or not, with changes."""
+    fields = {"rank": 1, "own": "a" * 32, "yours": rng.choice([key, "x" * 32])}
+    text = json.dumps(fields)
+    if rng.random() < 0.7:
+        text = damage_json(rng, text).decode(errors="surrogatepass")
+    said = text.encode(errors="surrogatepass")
+    version = PROTOCOL if rng.random() < 0.9 else rng.randrange(1 << 16)
+    length = len(said) if rng.random() < 0.8 else rng.choice([0, 1, 4096, 4097, 2**32 - 1])
+    whole = bytearray(struct.pack("<8sHI", b"alpa-trn", version, length) + said)
+    for _ in range(rng.choice([0, 0, 1, 3])):
+        whole[rng.randrange(len(whole))] = rng.randrange(256)
+    return bytes(whole[: rng.choice([len(whole), len(whole), rng.randrange(len(whole))])])
+
+
+@pytest.mark.parametrize("count", [500, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_many_damaged_greetings(count: int) -> None:
+    """None ends the wait, or keeps a file open."""
+    rng, before = random.Random(count), open_files()
+    with receiving() as (fields, meet):
+        place = (fields["ip"], fields["port"])
+        for _ in range(count):
+            with socket.create_connection(place) as stream, suppress(ConnectionError):
+                stream.sendall(damaged_greeting(rng, fields["key"]))
+        assert open_files() - before < 200
+        meet()
+
+
+@pytest.mark.parametrize("count", [500, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_many_damaged_addresses_and_answers(count: int) -> None:
+    """Who dials learns in one error what is wrong with the address, or with who answers there."""
+    rng = random.Random(count)
+    end = make_transport(1, ip="127.0.0.1", kinds=["tcp"])
+    own = connection.Address.from_text(end.address(), 1)
+    for _ in range(count):
+        with suppress(TransportError):
+            text = damage_json(rng, end.address()).decode(errors="surrogatepass")
+            connection.Address.from_text(text, 1)
+    with socket.create_server(("127.0.0.1", 0)) as other, ThreadPoolExecutor(1) as pool:
+        peer = replace(own, rank=0, port=other.getsockname()[1])
+
+        def answer() -> None:
+            for _ in range(count):
+                stream, _ = other.accept()
+                with stream, suppress(OSError):
+                    stream.sendall(damaged_greeting(rng, own.key))
+                    stream.shutdown(socket.SHUT_WR)
+                    stream.recv(4096)
+
+        answering = pool.submit(answer)
+        for _ in range(count):
+            with suppress(TransportError):
+                connection.dial(own, peer, time.monotonic() + 1).close()
+        answering.result(timeout=10)
+    end.close()
 
 
 def test_strangers_hold_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
