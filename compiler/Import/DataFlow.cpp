@@ -74,8 +74,11 @@ void importer::repeatForReaders(func::FuncOp main, ArrayRef<StringRef> attribute
       for (StringRef name : attributes)
         if (Attribute value = pattern->getAttr(name))
           key.set(name, value);
-      if (key.empty())
+      // An equation that the text says of an op without a phase means nothing.
+      if (!key.get(attr::phase)) {
+        key.clear();
         key.set(attr::phase, StringAttr::get(main.getContext(), "update"));
+      }
       Group &group = groups[key.getDictionary(main.getContext())];
       group.uses.push_back(&use);
       if (!group.first || user->isBeforeInBlock(group.first))

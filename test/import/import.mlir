@@ -156,3 +156,15 @@ func.func public @main(%w: tensor<1x4xf32> {alpa.kind = "state", alpa.carried_by
   %7 = stablehlo.subtract %v, %6 : tensor<4xf32> loc("jit(f)/sub")
   return %3, %7 : tensor<1x4xf32>, tensor<4xf32>
 }
+
+// -----
+
+// A constant that only leaves has no phase of its own, whatever equation its text says.
+
+// CHECK-LABEL: func.func @main
+func.func @main(%w: tensor<4xf32>) -> (tensor<4xf32>, tensor<8xi32>) {
+  %0 = stablehlo.negate %w : tensor<4xf32>
+  // CHECK: stablehlo.iota dim = 0 {alpa.phase = "update"} : tensor<8xi32>
+  %1 = stablehlo.iota dim = 0 {alpa.eqn = 0 : i64} : tensor<8xi32>
+  return %0, %1 : tensor<4xf32>, tensor<8xi32>
+}
