@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
@@ -52,7 +53,7 @@ def damage_value(rng: random.Random, value: Any) -> None:
         case 0:
             del container[key]
         case 1 if isinstance(container, list):
-            container.insert(key, rng.choice(container))
+            container.insert(key, copy.deepcopy(rng.choice(container)))
         case 2 if isinstance(container, list):
             other = rng.randrange(len(container))
             container[key], container[other] = container[other], container[key]
@@ -63,7 +64,7 @@ def damage_value(rng: random.Random, value: Any) -> None:
         case 4 | 5 if isinstance(old, int | float):
             container[key] = rng.choice([*NUMBERS, old + 1, old - 1, old * 2])
         case _:
-            container[key] = rng.choice([*NUMBERS, *OTHERS])
+            container[key] = copy.deepcopy(rng.choice([*NUMBERS, *OTHERS]))
 
 
 def damage_text(rng: random.Random, text: str) -> str:
