@@ -298,6 +298,16 @@ static std::optional<double> factorizationFlops(stablehlo::CustomCallOp call) {
   return std::nullopt;
 }
 
+int64_t analysis::timesComputed(Operation *op) {
+  if (auto dot = llvm::dyn_cast<chlo::RaggedDotOp>(op))
+    return shapeOf(dot.getGroupSizes()).back();
+  if (llvm::isa<GroupedDotOp>(op))
+    return shapeOf(op->getOperand(1))[0];
+  if (llvm::isa<GroupedSumOp>(op))
+    return shapeOf(op->getResult(0)).take_back(3)[0];
+  return 1;
+}
+
 double analysis::getFlops(Operation *op) {
   llvm::StringRef name = op->getName().getStringRef();
   if (name == "stablehlo.while")

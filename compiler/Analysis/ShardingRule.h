@@ -98,6 +98,9 @@ bool isElementwiseName(llvm::StringRef name);
 /// writes.
 double getFlops(mlir::Operation *op);
 double getBytes(mlir::Operation *op);
+/// How often XLA does these operations: a product of rows with the weights of their group is
+/// one with the weights of all groups, of rows that are zeros but for one of them.
+int64_t timesComputed(mlir::Operation *op);
 /// Iterations of a loop that counts to a constant, as scans do; of one within another loop whose
 /// counter it begins or ends with, those on average. Where the data may end it earlier, so many
 /// but at most 32; 1 if nothing is counted.

@@ -1063,6 +1063,20 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
         aliasOf(info, result) < 0 && !analysis::isWorkspace(values[index].value))
       work.bytes +=
           values[index].bytes / projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
+  if (int64_t times = analysis::timesComputed(info.op); times > 1) {
+    bool isSum = llvm::isa<GroupedSumOp>(info.op);
+    work.flops *= static_cast<double>(times);
+    // Rows are written and read as often as there are groups, those of a sum on both sides.
+    const analysis::DimFactors &group =
+        isSum ? info.rule.results[0].end()[-3] : info.rule.operands[1][0];
+    auto repeats = static_cast<double>(times) /
+                   static_cast<double>(projection.numShares(strategy.axes, group));
+    for (size_t i = 0; i < (isSum ? 2 : 1); ++i)
+      work.bytes +=
+          2 * repeats * values[info.operands[i]].bytes /
+          static_cast<double>(
+              projection.toSpec(info.rule.operands[i], strategy.axes).numPieces(meshShape));
+  }
   // XLA updates the weights of a step in few kernels, since they do not depend on each other.
   work.launches = (work.bytes > 0 || work.flops > 0) && !isFused && !goesOn && !isAlias(info) &&
                   (!info.fusible || info.phase != OpPhase::Update);

@@ -365,3 +365,36 @@ def test_gates_of_rows_are_split(scan):
     moved = [x for x in rows if x["op"] in ("stablehlo.gather", "stablehlo.scatter")]
     assert moved
     assert not any(row.get("whole") for row in moved), moved
+
+
+def test_products_are_priced_by_groups():
+    """As XLA computes them: with the weights of all experts of the device."""
+
+    def seconds(count, **options):
+        rows, width = 8192, 1024
+        state = {
+            "router": jax.ShapeDtypeStruct((width, count), jnp.float32),
+            "experts": jax.ShapeDtypeStruct((count, width, width), jnp.float32),
+        }
+
+        def step(state, x):
+            def loss(state):
+                expert = jnp.argmax(x @ state["router"], -1)
+                order = jnp.argsort(expert)
+                sizes = jnp.bincount(expert, length=count).astype(jnp.int32)
+                out = jax.lax.ragged_dot(x[order], state["experts"], sizes)
+                return jnp.mean(jnp.zeros_like(out).at[order].set(out) ** 2)
+
+            value, grads = jax.value_and_grad(loss)(state)
+            return jax.tree.map(lambda w, g: w - g, state, grads), value
+
+        method = ShardParallel(num_micro_batches=1, **options)
+        parallel = alpa_mlir.parallelize(step, cluster="dgx-a100", method=method, cache=False)
+        plan = parallel.plan(state, jax.ShapeDtypeStruct((rows, width), jnp.float32)).plan
+        flops = plan.stages[0].predicted["forward_flops"]
+        return plan.explanation(0)["compute_seconds"], flops
+
+    few, few_flops = seconds(8, method="data-parallel")
+    many, many_flops = seconds(64, method="data-parallel")
+    assert many > 5 * few
+    assert many_flops < 1.1 * few_flops
