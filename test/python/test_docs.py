@@ -145,7 +145,12 @@ def test_every_error_has_a_section():
 def test_messages_of_errors_are_those_of_the_code():
     code = "\n".join(
         path.read_text()
-        for folder, kind in (("python", "*.py"), ("runtime", "*.py"), ("compiler", "*.cpp"))
+        for folder, kind in (
+            ("python", "*.py"),
+            ("runtime", "*.py"),
+            ("compiler", "*.cpp"),
+            ("dialects", "*.cpp"),
+        )
         for path in (ROOT / folder).rglob(kind)
     )
     code = re.sub(r'"\s*\n\s*f?"', "", code)  # strings that go on in the next line
