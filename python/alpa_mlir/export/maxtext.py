@@ -156,9 +156,10 @@ def _pipeline(plan: Plan, notes: list[str], where: str) -> dict[str, Any]:
 def _decoder_layers(plan: Plan, index: int) -> int:
     """How many decoder layers a stage has: pieces of stacks, or layers that have numbers; 0 if
     neither says it."""
-    program = next(p for p in plan.programs if p.mesh == plan.stages[index].mesh)
     rows = {
         piece.size
+        for program in plan.programs
+        if program.mesh == plan.stages[index].mesh
         for op in program.only(InputOp)
         for piece in [plan.inputs[op.arg].piece]
         if piece is not None

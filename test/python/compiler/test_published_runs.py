@@ -152,11 +152,6 @@ def test_hosts_that_launch_ahead():
     assert seconds(host_launch=2e-2, tensor=2) == 12.5  # Counted in the plan.
     sent = 2 * run.micro_batch * run.model.seq * run.model.hidden
     assert seconds(host_launch=0.0, sends=sent / 0.1) == pytest.approx(12.5 + 2 * 0.1)
-    # Rows of an odd vocabulary.
-    odd = replace(run.model, vocab=50257)
-    flops = 2 * run.micro_batch * odd.seq * odd.hidden * odd.vocab
-    slow = flops / (312e12 * 0.9) * (1 / published_runs._UNALIGNED - 1)
-    assert seconds(host_launch=1e-9, model=odd) == pytest.approx(12.5 + 2 * 3 * slow, rel=1e-3)
 
 
 def test_stages_have_whole_layers():
