@@ -358,7 +358,18 @@ def typed_value(value: Any, leaf: Aval) -> Any:
         return value
     if in_workers(value):
         return DistributedKeys(value, leaf.key_impl, leaf.shape, leaf.dtype)
-    return _jax.random.wrap_key_data(jnp.asarray(value), impl=leaf.key_impl)
+    data = _with_whole_keys(jnp.asarray(value), len(leaf.shape))
+    return _jax.random.wrap_key_data(data, impl=leaf.key_impl)
+
+
+def _with_whole_keys(data: Any, rank: int) -> Any:
+    """Key data of which devices hold whole keys, as JAX wants them; `rank` is that of the keys."""
+    sharding = data.sharding
+    spec: tuple[Any, ...] = tuple(getattr(sharding, "spec", ()))
+    if not any(spec[rank:]):
+        return data
+    whole = _jax.sharding.PartitionSpec(*spec[:rank])
+    return _jax.device_put(data, _jax.sharding.NamedSharding(sharding.mesh, whole))
 
 
 def static_arguments(args: Sequence[Any], positions: Sequence[int]) -> tuple[StaticArgument, ...]:

@@ -99,6 +99,8 @@ class LoadedPlan:
         self._known_avals: list[Any] = [None] * len(plan.inputs)
         self._placed: dict[int, tuple[Any, jax.Array]] = {}
         self._splits = {a.arg for a in bound.batch_places if a.micro_batch is not None}
+        # Those that use arrays up come first, so that others know which these are.
+        self._states = sorted(bound.state_places, key=lambda place: not self._gives(place))
 
     def __call__(self, args: Sequence[Any]) -> list[jax.Array]:
         """Run one step.
@@ -118,8 +120,7 @@ class LoadedPlan:
         args = self._checked(self._boundary.take_apart(args, self._place_piece))
         used: set[int] = set()
         states = {
-            place.value: self._place_state(place, args[place.arg], used)
-            for place in self._bound.state_places
+            place.value: self._place_state(place, args[place.arg], used) for place in self._states
         }
         batches = [
             x if isinstance(x, PlacedBatch) else self._batch(i, x) for i, x in enumerate(args)
@@ -129,7 +130,8 @@ class LoadedPlan:
             x = batches[place.arg]
             if isinstance(x, PlacedBatch):
                 return x.parts[place.value]
-            return self._part(x, place, target)
+            part = self._part(x, place, target)
+            return jnp.copy(part) if id(part) in used else part
 
         results: list[Any] = self._bound(states, feed)
         return self._boundary.put_together(results)
@@ -263,17 +265,21 @@ class LoadedPlan:
             self._known_avals[i] = getattr(x, "aval", None)
         return result
 
+    def _gives(self, place: Place) -> bool:
+        """Whether a step uses up the array of a place."""
+        return self._donate and place.value in self._bound.given
+
     def _place_state(self, place: Place, x: Any, used: set[int]) -> jax.Array:
+        """Of an array of JAX itself or a copy; `used` are those that the step uses up."""
         target: Any = self._bound.shardings[place.value]
-        given = self._donate and place.value in self._bound.given
+        given = self._gives(place)
         if type(x) is ArrayImpl or isinstance(x, jax.Array):
             # Results of a step have the very object as their sharding: they are ours to use up.
-            if x.sharding is target and id(x) not in used:
+            if given and x.sharding is target and id(x) not in used:
                 used.add(id(x))
                 return x
-            there = x.sharding.is_equivalent_to(target, x.ndim)
-            if there:
-                return jnp.copy(x) if given else x
+            if x.sharding is target or x.sharding.is_equivalent_to(target, x.ndim):
+                return jnp.copy(x) if given or id(x) in used else x
             if not given:
                 return self._keep(place.value, x, target)
         return _jax.device_put(np.array(x), target)

@@ -42,6 +42,8 @@ class _Loop:
             from before the loop), the value of the body that is next.
         given: for values of the last micro-batch that are read behind the loop, that which the
             body carries.
+        last: for values of the last micro-batch that nothing carries and that are read behind the
+            loop, such as a key that each of them makes alike, the value of the body.
         stacked: for values of the body that are parts of results, those of all micro-batches.
     """
 
@@ -49,6 +51,7 @@ class _Loop:
     parts: Mapping[int, tuple[int, ...]]
     carried: Mapping[int, int]
     given: Mapping[int, int]
+    last: Mapping[int, int]
     stacked: Mapping[int, tuple[int, ...]]
 
     @property
@@ -171,12 +174,16 @@ def _loop(
                 return None
             stacked[result[0]] = result
     inside = {v for group in made for v in group}
+    last: dict[int, int] = {}
     for value in (*read_behind, *[r[0] for r in results if len(r) == 1]):
         if value in inside and value not in ends:
-            return None
+            at = position[-1].get(value)
+            if at is None:
+                return None
+            last[value] = first[at]
     if not parts and not stacked:
         return None
-    return _Loop(tuple(groups[0]), parts, carried, ends, stacked)
+    return _Loop(tuple(groups[0]), parts, carried, ends, last, stacked)
 
 
 def _kind(action: Action) -> tuple[Any, ...]:
@@ -401,6 +408,7 @@ class _Writer:
         kept = [v for v in reads if v not in inside and v not in loop.carried]
         stacks = {v: self._stack(parts) for v, parts in loop.parts.items()}
         results = {v: self._empty(v, loop.count) for v in loop.stacked}
+        last = list(dict.fromkeys(loop.last.values()))
         number = self.fresh()
         self.lines.append(f"{number} = stablehlo.constant dense<0> : tensor<i32>")
         begin = [
@@ -408,6 +416,7 @@ class _Writer:
             *[(self.names[v], self.type(self.tensor(v))) for v in (*loop.carried, *kept)],
             *stacks.values(),
             *results.values(),
+            *[(self.zeros(self.tensor(v)), self.type(self.tensor(v))) for v in last],
         ]
         names = [self.fresh() for _ in begin]
         types = ", ".join(type_ for _, type_ in begin)
@@ -440,6 +449,7 @@ class _Writer:
             *[self.names[v] for v in loop.carried.values()],
             *names[1 + len(loop.carried) : 1 + len(loop.carried) + len(kept) + len(stacks)],
             *stacked.values(),
+            *[self.names[v] for v in last],
         ]
         self.lines += [
             f"{one} = stablehlo.constant dense<1> : tensor<i32>",
@@ -452,9 +462,11 @@ class _Writer:
             for end_value, carried in loop.given.items():
                 if carried == value:
                     self.names[end_value] = f"{whole}#{1 + i}"
+        for end_value, value in loop.last.items():
+            self.names[end_value] = f"{whole}#{len(begin) - len(last) + last.index(value)}"
         for i, (value, (_, type_)) in enumerate(results.items()):
             result = joined[loop.stacked[value]]
-            at = len(begin) - len(results) + i
+            at = len(begin) - len(last) - len(results) + i
             self.names[result] = self._joined(f"{whole}#{at}", type_, tensors[result])
 
     def _stacked_type(self, value: int, count: int) -> str:

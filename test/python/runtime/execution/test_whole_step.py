@@ -192,3 +192,76 @@ def test_one_device(example):
     step = load(planned.plan, cache=False)
     assert list(step.memory_bytes()) == ["0/step"]
     assert "run stage 0 step" in step.as_text()
+
+
+def with_dropout(state, x):
+    """Each micro-batch makes the next key alike."""
+    key, used = jax.random.split(state["key"])
+
+    def loss(w):
+        kept = jax.random.bernoulli(used, 0.8, x.shape)
+        return jnp.mean(jnp.tanh(jnp.where(kept, x, 0) @ w) ** 2)
+
+    value, grad = jax.value_and_grad(loss)(state["w"])
+    return {"w": state["w"] - 0.1 * grad, "key": key}, value
+
+
+def test_a_key_of_the_last_micro_batch():
+    state = {"w": draw(0, WIDTH, WIDTH), "key": jax.random.key(1)}
+    x = draw(2, ROWS, WIDTH)
+    method = ShardParallel(method="data-parallel", num_micro_batches=4)
+    parallel = alpa_mlir.parallelize(with_dropout, cluster=CLUSTER, method=method, cache=False)
+    step = parallel.plan(state, x).load(cache=False)
+    assert is_whole(step)
+    found = expected = state
+    for _ in range(3):
+        found, value = step(found, x)
+        expected, wanted = jax.jit(with_dropout)(expected, x)
+        np.testing.assert_allclose(value, wanted, rtol=1e-5)
+    np.testing.assert_allclose(found["w"], expected["w"], rtol=1e-5, atol=1e-6)
+    assert jnp.all(jax.random.key_data(found["key"]) == jax.random.key_data(expected["key"]))
+
+
+def test_an_array_given_twice():
+    """As state that a step uses up, and beside it as other state or as its batch."""
+
+    def distill(w, teacher, x):
+        def loss(w):
+            return jnp.mean((jnp.tanh(x @ w) - jnp.tanh(x @ teacher)) ** 2)
+
+        value, grad = jax.value_and_grad(loss)(w)
+        return w - 0.1 * grad, value
+
+    def square(w, x):
+        value, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        return w - 0.1 * grad, value
+
+    cluster = CLUSTER | {"hosts": {"count": 1, "devices": 1, "device_type": "small"}}
+    w, x = draw(0, WIDTH, WIDTH), draw(1, ROWS, WIDTH)
+    for function, args, twice in (
+        (distill, (w, w, x), lambda new: (new, new, x)),
+        (square, (w, w), lambda new: (new, new)),
+    ):
+        method = ShardParallel(num_micro_batches=1)
+        step = alpa_mlir.parallelize(function, cluster=cluster, method=method, cache=False)
+        step = step.plan(*args).load(cache=False)
+        new, _ = step(*args)
+        expected = jax.jit(function)(*twice(new))
+        found = step(*twice(new))
+        for want, got in zip(expected, found, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+
+
+def test_keys_of_examples():
+    """Keys are whole on the devices that have them, whatever the plan does with their words."""
+
+    def step(w, batch):
+        return w + jnp.sum(batch["x"]), jax.vmap(lambda key: jax.random.split(key)[0])(batch["k"])
+
+    batch = {"x": draw(1, 4, WIDTH), "k": jax.random.split(jax.random.key(1), 4)}
+    parallel = alpa_mlir.parallelize(
+        step, cluster=CLUSTER, method=ShardParallel(mesh_shape=(2, 4)), cache=False
+    )
+    keys = parallel.plan(jnp.ones(()), batch).load(cache=False)(jnp.ones(()), batch)[1]
+    expected = jax.jit(step)(jnp.ones(()), batch)[1]
+    assert jnp.all(jax.random.key_data(keys) == jax.random.key_data(expected))
