@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -122,17 +123,13 @@ def compile_ahead(
                 check_peaks(plan, [peak], {peak.mesh: limit}, f"{name} by {backend}")
         return made, peaks
 
-    # As `bind_step` has it.
+    # As `bind_step` has it: in one program where that can be, and fits.
     joined = whole_step(plan, step, stages, donate_state) if backend == "xla" else None
-    try:
-        if joined is not None:
-            made, peaks = compiled(joined[0], {(0, joined[1].label): joined[1]})
-        else:
-            made, peaks = compiled(step, stages)
-    except InfeasiblePlanError:
-        if joined is None:
-            raise
-        made, peaks = compiled(step, stages)
+    found: tuple[list[Binary], list[CompiledPeak]] | None = None
+    if joined is not None:
+        with contextlib.suppress(InfeasiblePlanError):
+            found = compiled(*joined)
+    made, peaks = found or compiled(step, stages)
     new = {(item.key, item.compiler, item.target): item for item in made}
     replaced = {(item.compiler, item.target) for item in made}
     kept = [item for item in plan.binaries if (item.compiler, item.target) not in replaced]

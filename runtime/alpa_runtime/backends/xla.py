@@ -98,10 +98,29 @@ def mesh_text(info: MeshInfo) -> str:
     return f"sdy.mesh @mesh = <[{axes}]>"
 
 
+def axes_text(tensor: TensorSpec) -> str:
+    """A spec on `@mesh` as Shardy writes it."""
+    dims = ", ".join("{" + ", ".join(f'"{a}"' for a in axes) + "}" for axes in tensor.spec)
+    return f"<@mesh, [{dims}]>"
+
+
 def sharding_text(tensor: TensorSpec) -> str:
     """The `sdy.sharding` attribute of a spec on `@mesh`."""
-    dims = ", ".join("{" + ", ".join(f'"{a}"' for a in axes) + "}" for axes in tensor.spec)
-    return f"sdy.sharding = #sdy.sharding<@mesh, [{dims}]>"
+    return f"sdy.sharding = #sdy.sharding{axes_text(tensor)}"
+
+
+def zero_text(dtype: str) -> str:
+    """Zero as constants of a dtype have it."""
+    if dtype == "bool":
+        return "false"
+    if dtype.startswith("complex"):
+        return "(0.0, 0.0)"
+    return "0" if dtype.startswith(("int", "uint")) else "0.0"
+
+
+def sum_text(dtype: str) -> str:
+    """The op that adds two tensors of a dtype up."""
+    return f"stablehlo.{'or' if dtype == 'bool' else 'add'}"
 
 
 class Executable:

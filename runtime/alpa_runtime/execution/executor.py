@@ -23,6 +23,8 @@ from alpa_runtime.backends.xla import (
     named_sharding,
     num_bytes,
     sharding_text,
+    sum_text,
+    zero_text,
 )
 from alpa_runtime.errors import ArgumentMismatchError, InfeasiblePlanError
 from alpa_runtime.execution.compilation import check_memory, compile_jobs, run_once, stage_jobs
@@ -350,8 +352,7 @@ def _accumulate_job(plan: Plan, step: MergedStep, action: Accumulate) -> Job:
         arguments.append((f"%l{i}", tensor, aliasing))
     arguments += [(f"%r{i}", tensor, "") for i, tensor in enumerate(tensors)]
     body = [
-        f"%s{i} = stablehlo.{'or' if tensor.dtype == 'bool' else 'add'} %l{i}, %r{i} : "
-        f"{mlir_type(tensor)}"
+        f"%s{i} = {sum_text(tensor.dtype)} %l{i}, %r{i} : {mlir_type(tensor)}"
         for i, tensor in enumerate(tensors)
     ]
     results = [(f"%s{i}", tensor) for i, tensor in enumerate(tensors)]
@@ -362,18 +363,10 @@ def _zero_job(plan: Plan, step: MergedStep, action: Zero) -> Job:
     tensors = [step.values[value].tensor for value in action.values]
     mesh = step.values[action.values[0]].mesh
     body = [
-        f"%z{i} = stablehlo.constant dense<{_zero_text(tensor.dtype)}> : {mlir_type(tensor)}"
+        f"%z{i} = stablehlo.constant dense<{zero_text(tensor.dtype)}> : {mlir_type(tensor)}"
         for i, tensor in enumerate(tensors)
     ]
     return _job(plan, "zero", mesh, [], body, [(f"%z{i}", t) for i, t in enumerate(tensors)])
-
-
-def _zero_text(dtype: str) -> str:
-    if dtype == "bool":
-        return "false"
-    if dtype.startswith("complex"):
-        return "(0.0, 0.0)"
-    return "0" if dtype.startswith(("int", "uint")) else "0.0"
 
 
 def _reshard_job(plan: Plan, step: MergedStep, action: Reshard) -> Job:
@@ -715,14 +708,13 @@ def bind_step(
         PlanMismatchError: a module lacks a function, or is another one than the tables say.
         InfeasiblePlanError: a stage needs more memory than its devices have.
     """
-    stages = stage_jobs(plan, donations(plan, step, donate_state), sums_of(step))
-    joined = (
-        whole_step(plan, step, stages, donate_state) if in_one and backend.name == "xla" else None
-    )
-    if joined is not None:
-        whole, job = joined
-        (program,) = compile_jobs([job], meshes, progress, backend)
-        programs = {(0, job.label): program}
+    donated = donations(plan, step, donate_state)
+    stages = stage_jobs(plan, donated, sums_of(step))
+    in_one = in_one and backend.name == "xla"
+    if in_one and (joined := whole_step(plan, step, stages, donate_state)):
+        whole, jobs_of_one = joined
+        compiled = compile_jobs(list(jobs_of_one.values()), meshes, progress, backend)
+        programs = dict(zip(jobs_of_one, compiled, strict=True))
 
         def apart() -> BoundStep:
             return bind_step(
@@ -742,7 +734,6 @@ def bind_step(
             _log.info("the step runs as several programs: in one, %s", error)
             return apart()
         return BoundStep(plan, whole, meshes, programs, {}, {}, backend, max_in_flight, None, apart)
-    donated = donations(plan, step, donate_state)
     others = action_jobs(plan, step)
     jobs: list[Job] = [*stages.values(), *others.values()]
     compiled = compile_jobs(jobs, meshes, progress, backend)

@@ -10,7 +10,14 @@ from typing import Any
 from jax.interpreters import mlir
 
 from alpa_runtime.backends.interface import Job
-from alpa_runtime.backends.xla import mesh_text, mlir_type, sharding_text
+from alpa_runtime.backends.xla import (
+    axes_text,
+    mesh_text,
+    mlir_type,
+    sharding_text,
+    sum_text,
+    zero_text,
+)
 from alpa_runtime.execution.compilation import part_of
 from alpa_runtime.execution.program_merge import (
     Accumulate,
@@ -70,7 +77,7 @@ class _Order:
 
 def whole_step(
     plan: Plan, step: MergedStep, jobs: Mapping[tuple[int, str], Job], donate_state: bool
-) -> tuple[MergedStep, Job] | None:
+) -> tuple[MergedStep, dict[tuple[int, str], Job]] | None:
     """A step of one mesh as one program.
 
     With several micro-batches the program is a loop over them, so that its size does not depend on
@@ -82,7 +89,7 @@ def whole_step(
         donate_state: whether state that is carried gives its buffer to the result that replaces it.
 
     Returns:
-        The step with one run, of the function `step` of stage 0, and its program. None for steps of
+        The step with one run, and its program as the function `step` of stage 0. None for steps of
         several meshes, on the memory of hosts, of one program, or whose micro-batches differ.
     """
     places = [action for action in step.actions if isinstance(action, Place)]
@@ -102,7 +109,8 @@ def whole_step(
     # What a device has of a joined result is not joined of what it has of the parts.
     if order is None or (per_device == {True} and order.loop and order.loop.stacked):
         return None
-    return _Writer(plan, step, jobs, donate_state, places, order).write()
+    whole, job = _Writer(plan, step, jobs, donate_state, places, order).write()
+    return whole, {(0, FUNCTION): job}
 
 
 def _order(
@@ -270,7 +278,8 @@ class _Writer:
             tuple(tensors[v] for v in outputs),
             self.per_device,
         )
-        last = tuple(v for v in inputs if v not in results)
+        kept = set(results)
+        last = tuple(v for v in inputs if v not in kept)
         run = Run(0, FUNCTION, None, tuple(inputs), tuple(outputs), last=last)
         return MergedStep(tuple(values), (*self.places, run), tuple((v,) for v in results)), job
 
@@ -282,20 +291,16 @@ class _Writer:
         tensors: Sequence[TensorSpec],
     ) -> dict[int, int]:
         """Places that give their buffers to outputs."""
-        given: dict[int, int] = {}
-        if not self.donates:
-            return given
-        for place in self.places:
+        takers: dict[int, int] = {}  # By output.
+        kept, number_of = set(results), {value: i for i, value in enumerate(outputs)}
+        for place in self.places if self.donates else ():
             carrier = self.plan.inputs[place.arg].carried_by
-            if carrier is None or place.value in results:
+            if carrier is None or place.value in kept:
                 continue
             value = results[carrier]
-            if value in placed or tensors[value] != tensors[place.value]:
-                continue
-            number = outputs.index(value)
-            if number not in given.values():
-                given[place.value] = number
-        return given
+            if value not in placed and tensors[value] == tensors[place.value]:
+                takers.setdefault(number_of[value], place.value)
+        return {value: number for number, value in takers.items()}
 
     def type(self, tensor: TensorSpec) -> str:
         return mlir_type(part_of(tensor, self.info) if self.per_device else tensor)
@@ -311,8 +316,8 @@ class _Writer:
         """A value held as a tensor says."""
         if not self.is_annotated:
             return name
-        made, how = self.fresh(), sharding_text(tensor).split("<", 1)[1].rsplit(">", 1)[0]
-        self.lines.append(f"{made} = sdy.sharding_constraint {name} <{how}> : {self.type(tensor)}")
+        made, how = self.fresh(), axes_text(tensor)
+        self.lines.append(f"{made} = sdy.sharding_constraint {name} {how} : {self.type(tensor)}")
         return made
 
     def action(self, action: Action) -> None:
@@ -327,10 +332,9 @@ class _Writer:
             case Accumulate():
                 for result, left, right in action.sums:
                     tensor, name = self.tensor(result), self.fresh()
-                    add = "or" if tensor.dtype == "bool" else "add"
                     self.lines.append(
-                        f"{name} = stablehlo.{add} {self.names[left]}, {self.names[right]} : "
-                        f"{self.type(tensor)}"
+                        f"{name} = {sum_text(tensor.dtype)} {self.names[left]}, "
+                        f"{self.names[right]} : {self.type(tensor)}"
                     )
                     self.names[result] = name
             case Reshard():
@@ -340,19 +344,15 @@ class _Writer:
                 raise AssertionError("of several meshes")
 
     def zeros(self, tensor: TensorSpec) -> str:
-        name, type_ = self.fresh(), self.type(tensor)
-        zero = "false" if tensor.dtype == "bool" else "0"
-        if tensor.dtype.startswith("complex"):
-            zero = "(0.0, 0.0)"
-        elif "float" in tensor.dtype:
-            zero = "0.0"
-        self.lines.append(f"{name} = stablehlo.constant dense<{zero}> : {type_}")
+        name, zero = self.fresh(), zero_text(tensor.dtype)
+        self.lines.append(f"{name} = stablehlo.constant dense<{zero}> : {self.type(tensor)}")
         return name
 
     def run(self, run: Run) -> None:
         own = run.inputs[: len(run.inputs) - len(run.sums)]
         names = dict(zip(run.inputs, [self.names[v] for v in run.inputs], strict=True))
-        again = [v for v in dict.fromkeys(own) if v in self._made_anew(run, own)]
+        hidden = self._made_anew(run, own)
+        again = [v for v in dict.fromkeys(own) if v in hidden]
         if again:
             names |= zip(again, self.barrier([names[v] for v in again], again), strict=True)
         if run.micro_batch is not None:
@@ -458,12 +458,10 @@ class _Writer:
             "}",
         ]
         self.counter, self.names = "", outside
-        for i, value in enumerate(loop.carried.values()):
-            for end_value, carried in loop.given.items():
-                if carried == value:
-                    self.names[end_value] = f"{whole}#{1 + i}"
-        for end_value, value in loop.last.items():
-            self.names[end_value] = f"{whole}#{len(begin) - len(last) + last.index(value)}"
+        at_end = {value: 1 + i for i, value in enumerate(loop.carried.values())}
+        at_end |= {value: len(begin) - len(last) + i for i, value in enumerate(last)}
+        for end_value, value in (*loop.given.items(), *loop.last.items()):
+            self.names[end_value] = f"{whole}#{at_end[value]}"
         for i, (value, (_, type_)) in enumerate(results.items()):
             result = joined[loop.stacked[value]]
             at = len(begin) - len(last) - len(results) + i
@@ -547,9 +545,8 @@ class _Writer:
         results = ", ".join(attributes(v, iter(())) for v in outputs)
         types = ", ".join(self.type(tensors[v]) for v in outputs)
         names = ", ".join(self.names[v] for v in outputs)
-        called = {key: self.jobs[key] for key in self.functions}
         declared: list[str] = []
-        for key, job in called.items():
+        for key, job in self.jobs.items():
             takes = ", ".join(self.type(tensor) for tensor in job.inputs)
             makes = ", ".join(self.type(tensor) for tensor in job.outputs)
             declared.append(f"func.func private @{self.functions[key]}({takes}) -> ({makes})")
@@ -565,7 +562,7 @@ class _Writer:
                 "}",
             )
         )
-        return _linked(text, {self.functions[key]: job.text for key, job in called.items()})
+        return _linked(text, {self.functions[key]: job.text for key, job in self.jobs.items()})
 
 
 def _linked(text: str, functions: Mapping[str, str]) -> str:

@@ -110,7 +110,8 @@ def programs_of(plan):
     """The step apart and as one program: their texts, and the most bytes of a device."""
     step = merge_step(plan)
     jobs = stage_jobs(plan, donations(plan, step, True), sums_of(step))
-    whole, job = whole_step(plan, step, jobs, True)
+    whole, in_one = whole_step(plan, step, jobs, True)
+    (job,) = in_one.values()
     meshes = make_meshes(plan, None)
     apart = compile_jobs(list(jobs.values()), meshes)
     (one,) = compile_jobs([job], meshes)
