@@ -232,10 +232,16 @@ def test_a_program_and_what_it_started_end_with_the_launch(tmp_path, how):
         process.wait()
 
 
+def shell(folder, line):
+    """A program that takes the place of SSH."""
+    program = folder / "ssh"
+    program.write_text(f"#!/bin/sh\n{line}\n")
+    program.chmod(0o755)
+    return program
+
+
 def test_an_ssh_that_fails_is_named(launches, tmp_path):
-    ssh = tmp_path / "ssh"
-    ssh.write_text('#!/bin/sh\necho "no way to $1" >&2\nexit 255\n')
-    ssh.chmod(0o755)
+    ssh = shell(tmp_path, 'echo "no way to $1" >&2\nexit 255')
     made = launches(1, variables=lambda _: {})
     options = ["--hosts", "node0,node1", "--ssh", str(ssh)]
     assert made.start(0, options=options).wait(SECONDS) == 255
@@ -248,9 +254,7 @@ def test_an_ssh_that_fails_is_named(launches, tmp_path):
 
 
 def test_an_ssh_to_another_host_that_fails_is_named(launches, tmp_path):
-    ssh = tmp_path / "ssh"
-    ssh.write_text('#!/bin/sh\n[ "$1" = here ] && exec sh -c "$2"\necho "no way" >&2\nexit 255\n')
-    ssh.chmod(0o755)
+    ssh = shell(tmp_path, '[ "$1" = here ] && exec sh -c "$2"\necho "no way" >&2\nexit 255')
     made = launches(1, variables=lambda _: {})
     options = ["--hosts", "here,away", "--ssh", str(ssh), "--restarts", "0"]
     options += ["--coordinator", f"127.0.0.1:{made.port}"]
@@ -262,9 +266,7 @@ def test_an_ssh_to_another_host_that_fails_is_named(launches, tmp_path):
 
 def test_by_ssh(launches, tmp_path):
     """A shell that takes a host's name and a line takes the place of SSH."""
-    ssh = tmp_path / "ssh"
-    ssh.write_text('#!/bin/sh\necho "$1" >> "$(dirname "$0")/names"\nexec sh -c "$2"\n')
-    ssh.chmod(0o755)
+    ssh = shell(tmp_path, 'echo "$1" >> "$(dirname "$0")/names"\nexec sh -c "$2"')
     made = launches(1, variables=lambda _: {})
     options = ["--hosts", "me@localhost,other", "--ssh", str(ssh)]
     options += ["--coordinator", f"127.0.0.1:{made.port}"]
