@@ -202,8 +202,8 @@ bool BodyAnalysis::visit(Operation &op, const ShardingRule &rule, double bytes, 
     return llvm::map_to_vector(list, [&](unsigned factor) { return factors[factor]; });
   };
   if (rule.work.empty()) {
-    work.push_back(
-        {times * getFlops(&op), times * bytes, factors, getComputeType(&op), rule.heavy});
+    work.push_back({times * timesComputed(&op) * getFlops(&op), times * bytes, factors,
+                    getComputeType(&op), rule.heavy});
   } else {
     for (const ShardingRule::Work &part : rule.work)
       work.push_back(

@@ -98,9 +98,17 @@ bool isElementwiseName(llvm::StringRef name);
 /// writes.
 double getFlops(mlir::Operation *op);
 double getBytes(mlir::Operation *op);
-/// How often XLA does these operations: a product of rows with the weights of their group is
-/// one with the weights of all groups, of rows that are zeros but for one of them.
-int64_t timesComputed(mlir::Operation *op);
+/// A product of rows with the weights of their group, or a sum over the rows of each group, as
+/// plain products in a loop: `count` runs, each with `rows` rows of one group. None where one
+/// product of all rows with the weights of all groups, in which rows are zero but for those of
+/// their group, does less.
+struct GroupedLoop {
+  int64_t rows = 0, count = 0;
+};
+GroupedLoop getGroupedLoop(int64_t rows, int64_t groups, bool isSum);
+/// How often the operations of such a product are done, where nothing is split; those of a
+/// `ragged_dot` by XLA, which multiplies rows by the weights of all groups.
+double timesComputed(mlir::Operation *op);
 /// Iterations of a loop that counts to a constant, as scans do; of one within another loop whose
 /// counter it begins or ends with, those on average. Where the data may end it earlier, so many
 /// but at most 32; 1 if nothing is counted.

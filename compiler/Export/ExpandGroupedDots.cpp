@@ -29,56 +29,58 @@ static ArrayRef<int64_t> shapeOf(Value value) { return typeOf(value).getShape();
 namespace {
 
 /// The products of a block. What is sorted once is sorted for all of them.
-class Expander {
+class Expander : analysis::PlainOps {
 public:
-  explicit Expander(Block &block) : block(block), builder(block.getParentOp()->getContext()) {}
+  explicit Expander(Block &block)
+      : PlainOps(OpBuilder(block.getParentOp()->getContext()), block.getParentOp()->getLoc()),
+        block(block) {}
 
   void run();
   unsigned numExpanded = 0;
 
 private:
+  using Direction = hlo::ComparisonDirection;
+
+  /// What each run of a loop takes: [count] first rows, groups and ends of the groups' rows.
+  struct Runs {
+    Value rows, groups, ends;
+  };
   /// Rows by their group; rows of no group come last, in place or not.
   struct Order {
     Value order, inverse, sizes, isInside; // No order where rows are in it.
     Value first; // Where they are, the first row of the groups, unless it is that of all.
     llvm::DenseMap<Value, Value> sorted; // By value in the old order.
+    std::map<int64_t, Runs> runs;        // By rows of a run.
   };
+  /// Makes what a run adds, from its number and what all runs share.
+  using MakeRun = llvm::function_ref<Value(Value run, ValueRange shared, Value made)>;
 
   void splitBatches(GroupedSumOp op);
   void expand(Operation *op);
   Value dense(Operation *op, Value groups, int64_t count);
-  Value sorted(Operation *op, Order &order, int64_t count);
+  Value sorted(Operation *op, Order &order, analysis::GroupedLoop loop);
+  Value product(GroupedDotOp op, Order &order, analysis::GroupedLoop loop);
+  Value sumOfRows(GroupedSumOp op, Order &order, analysis::GroupedLoop loop);
   Order makeOrder(Value groups, int64_t count, std::optional<int64_t> ordered);
-  Value sum(Value value);
+  const Runs &runsOf(Order &order, int64_t rows, analysis::GroupedLoop loop);
+  Value repeat(int64_t count, ValueRange shared, Value first, MakeRun makeRun);
+  Value sum(Value value, int64_t dim = 0) { return reduce(value, {dim}, analysis::Reducer::Sum); }
   Value turned(Value rows, Value first);
   Value sortedRows(Value rows, Order &order);
   bool followsFromSorted(Value rows, const Order &order, unsigned depth = 0);
   Value rowsAt(Value rows, Value indices);
   Value isOf(Value groups, int64_t count, int64_t dim);
+  Value partAt(Value value, ValueRange starts, ArrayRef<int64_t> sizes);
+  Value numberAt(Value list, Value place);
+  Value moreRows(Value value, int64_t count);
+  SmallVector<NamedAttribute> attributesOf(Operation *op, ArrayRef<int64_t> lhs,
+                                           ArrayRef<int64_t> rhs);
 
-  Value make(StringRef name, ValueRange operands, Type type,
-             ArrayRef<NamedAttribute> attributes = {}) {
-    OperationState state(*loc, name, operands, type, attributes);
-    return builder.create(state)->getResult(0);
-  }
-  Value spread(Value value, ArrayRef<int64_t> shape, ArrayRef<int64_t> dims) {
-    return make("stablehlo.broadcast_in_dim", value, typeOf(value).clone(shape),
-                builder.getNamedAttr("broadcast_dimensions", builder.getDenseI64ArrayAttr(dims)));
-  }
-  Value iota(RankedTensorType type, int64_t dim) {
-    return make("stablehlo.iota", {}, type,
-                builder.getNamedAttr("iota_dimension", builder.getI64IntegerAttr(dim)));
-  }
   Value splat(int64_t number, RankedTensorType type) {
     auto scalar = RankedTensorType::get({}, type.getElementType());
     Value value = make("stablehlo.constant", {}, scalar,
                        builder.getNamedAttr("value", splatOf(number, scalar)));
-    return type.getRank() == 0 ? value : spread(value, type.getShape(), {});
-  }
-  Value compare(hlo::ComparisonDirection direction, Value lhs, Value rhs) {
-    return make("stablehlo.compare", {lhs, rhs}, typeOf(lhs).clone(builder.getI1Type()),
-                builder.getNamedAttr("comparison_direction", hlo::ComparisonDirectionAttr::get(
-                                                                 builder.getContext(), direction)));
+    return type.getRank() == 0 ? value : broadcast(value, type.getShape(), {});
   }
   Value select(Value predicate, Value yes, Value no) {
     return make("stablehlo.select", {predicate, yes, no}, yes.getType());
@@ -86,8 +88,6 @@ private:
   SmallVector<Value> sort(ValueRange values);
 
   Block &block;
-  OpBuilder builder;
-  std::optional<Location> loc;
   std::map<std::pair<void *, int64_t>, Order> orders; // By groups, and how many there are.
 };
 
@@ -95,20 +95,19 @@ private:
 
 /// By the first of two lists of int32.
 SmallVector<Value> Expander::sort(ValueRange values) {
-  OperationState state(*loc, "stablehlo.sort", values, ValueRange(values).getTypes());
+  OperationState state(loc, "stablehlo.sort", values, ValueRange(values).getTypes());
   state.addAttribute("dimension", builder.getI64IntegerAttr(0));
   state.addAttribute("is_stable", builder.getBoolAttr(true));
   Block *body = new Block();
   state.addRegion()->push_back(body);
   auto scalar = RankedTensorType::get({}, builder.getI32Type());
   for (size_t i = 0; i < 2 * values.size(); ++i)
-    body->addArgument(scalar, *loc);
+    body->addArgument(scalar, loc);
   {
     OpBuilder::InsertionGuard guard(builder);
     builder.setInsertionPointToEnd(body);
-    Value isLess =
-        compare(hlo::ComparisonDirection::LT, body->getArgument(0), body->getArgument(1));
-    OperationState end(*loc, "stablehlo.return");
+    Value isLess = compare(Direction::LT, body->getArgument(0), body->getArgument(1));
+    OperationState end(loc, "stablehlo.return");
     end.addOperands(isLess);
     builder.create(end);
   }
@@ -122,12 +121,11 @@ Value Expander::rowsAt(Value rows, Value indices) {
   sizes[0] = 1;
   for (int64_t dim = 1; dim < typeOf(rows).getRank(); ++dim)
     offsets.push_back(dim);
-  Value vectors = make("stablehlo.reshape", indices, typeOf(indices).clone({count, 1}));
+  Value vectors = reshape(indices, {count, 1});
   auto numbers = hlo::GatherDimensionNumbersAttr::get(builder.getContext(), offsets, {0}, {}, {},
                                                       {0}, /*indexVectorDim=*/1);
   return make("stablehlo.gather", {rows, vectors}, typeOf(rows).clone(shape),
-              {builder.getNamedAttr("dimension_numbers", numbers),
-               builder.getNamedAttr("slice_sizes", builder.getDenseI64ArrayAttr(sizes))});
+              {builder.getNamedAttr("dimension_numbers", numbers), dims("slice_sizes", sizes)});
 }
 
 /// Whether row i is of group g, for all groups along `dim` of two dimensions.
@@ -135,12 +133,30 @@ Value Expander::isOf(Value groups, int64_t count, int64_t dim) {
   SmallVector<int64_t> shape(2, shapeOf(groups)[0]);
   shape[dim] = count;
   auto type = typeOf(groups).clone(shape);
-  return compare(hlo::ComparisonDirection::EQ, spread(groups, shape, {1 - dim}), iota(type, dim));
+  return compare(Direction::EQ, broadcast(groups, shape, {1 - dim}), iota(type, dim));
 }
 
-/// Over the first dimension.
-Value Expander::sum(Value value) {
-  return analysis::PlainOps(builder, *loc).reduce(value, {0}, analysis::Reducer::Sum);
+Value Expander::partAt(Value value, ValueRange starts, ArrayRef<int64_t> sizes) {
+  SmallVector<Value> operands{value};
+  llvm::append_range(operands, starts);
+  while (operands.size() <= sizes.size())
+    operands.push_back(splat(0, typeOf(starts[0])));
+  return make("stablehlo.dynamic_slice", operands, typeOf(value).clone(sizes),
+              dims("slice_sizes", sizes));
+}
+
+Value Expander::numberAt(Value list, Value place) { return reshape(partAt(list, place, {1}), {}); }
+
+/// With so many rows of zeros behind.
+Value Expander::moreRows(Value value, int64_t count) {
+  RankedTensorType type = typeOf(value);
+  SmallVector<int64_t> shape(type.getShape()), none(shape.size(), 0), high(none);
+  shape[0] += count;
+  high[0] = count;
+  Value zero = splat(0, RankedTensorType::get({}, type.getElementType()));
+  return make("stablehlo.pad", {value, zero}, type.clone(shape),
+              {dims("edge_padding_low", none), dims("edge_padding_high", high),
+               dims("interior_padding", none)});
 }
 
 /// Rows from number `first` on, and then those before it.
@@ -150,11 +166,7 @@ Value Expander::turned(Value rows, Value first) {
   twice[0] *= 2;
   Value both = make("stablehlo.concatenate", {rows, rows}, type.clone(twice),
                     builder.getNamedAttr("dimension", builder.getI64IntegerAttr(0)));
-  SmallVector<Value> operands{both, first};
-  for (int64_t dim = 1; dim < type.getRank(); ++dim)
-    operands.push_back(splat(0, typeOf(first)));
-  return make("stablehlo.dynamic_slice", operands, type,
-              builder.getNamedAttr("slice_sizes", builder.getDenseI64ArrayAttr(type.getShape())));
+  return partAt(both, first, type.getShape());
 }
 
 /// With `ordered` groups in all, rows are in order: those of groups that others have come before
@@ -164,14 +176,14 @@ Expander::Order Expander::makeOrder(Value groups, int64_t count, std::optional<i
   RankedTensorType type = typeOf(groups);
   auto i32 = type.clone(builder.getI32Type());
   order.isInside = make("stablehlo.and",
-                        {compare(hlo::ComparisonDirection::GE, groups, splat(0, type)),
-                         compare(hlo::ComparisonDirection::LT, groups, splat(count, type))},
+                        {compare(Direction::GE, groups, splat(0, type)),
+                         compare(Direction::LT, groups, splat(count, type))},
                         type.clone(builder.getI1Type()));
   auto number = [&](Value truth) {
     return make("stablehlo.convert", truth, typeOf(truth).clone(builder.getI32Type()));
   };
   if (ordered && *ordered != count) {
-    order.first = sum(number(compare(hlo::ComparisonDirection::LT, groups, splat(0, type))));
+    order.first = sum(number(compare(Direction::LT, groups, splat(0, type))));
   } else if (!ordered) {
     Value keys = select(order.isInside, groups, splat(count, type));
     if (keys.getType() != i32)
@@ -231,24 +243,161 @@ Value Expander::sortedRows(Value rows, Order &order) {
   return order.sorted[rows] = made->getResult(0);
 }
 
-Value Expander::sorted(Operation *op, Order &order, int64_t count) {
-  auto ragged = [&](Value lhs, Value rhs, ArrayRef<int64_t> left, ArrayRef<int64_t> right,
-                    ArrayRef<int64_t> group) {
-    auto numbers = chlo::RaggedDotDimensionNumbersAttr::get(builder.getContext(), {}, {}, left,
-                                                            right, {0}, group);
-    SmallVector<NamedAttribute> attributes{
-        builder.getNamedAttr("ragged_dot_dimension_numbers", numbers)};
-    if (Attribute precision = op->getAttr("precision_config"))
-      attributes.push_back(builder.getNamedAttr("precision_config", precision));
-    return make("chlo.ragged_dot", {lhs, rhs, order.sizes}, op->getResult(0).getType(), attributes);
+/// The runs of groups are one behind another. Those that are left over take rows behind the last.
+const Expander::Runs &Expander::runsOf(Order &order, int64_t rows, analysis::GroupedLoop loop) {
+  auto [it, isNew] = order.runs.try_emplace(loop.rows);
+  if (!isNew)
+    return it->second;
+  auto binary = [&](StringRef name, Value lhs, Value rhs) {
+    return make(name, {lhs, rhs}, lhs.getType());
   };
-  Value lhs = sortedRows(op->getOperand(0), order);
-  if (isa<GroupedSumOp>(op))
-    return ragged(lhs, sortedRows(op->getOperand(1), order), {0}, {0}, {});
-  auto contracting = static_cast<int64_t>(cast<GroupedDotOp>(op).getContracting());
-  Value result = ragged(lhs, op->getOperand(1), {1}, {contracting}, {0});
-  // Kernels leave rows behind the last group as they are.
-  Value isInside = spread(sortedRows(order.isInside, order), shapeOf(result), {0});
+  RankedTensorType type = typeOf(order.sizes); // [groups]
+  int64_t groups = type.getDimSize(0);
+  auto square = type.clone({groups, groups}), table = type.clone({groups, loop.count});
+  auto list = type.clone({loop.count});
+  Value isBefore = compare(Direction::LE, iota(square, 0), iota(square, 1));
+  auto endsOf = [&](Value lengths) { // Sums of those up to each.
+    return sum(select(isBefore, broadcast(lengths, square.getShape(), {0}), splat(0, square)));
+  };
+  Value rounded = binary("stablehlo.add", order.sizes, splat(loop.rows - 1, type));
+  Value runs = binary("stablehlo.divide", rounded, splat(loop.rows, type));
+  Value lastRun = endsOf(runs), lastRow = endsOf(order.sizes);
+  Value firstRun = binary("stablehlo.subtract", lastRun, runs);
+  Value firstRow = binary("stablehlo.subtract", lastRow, order.sizes);
+
+  Value number = iota(table, 1);
+  Value isBehind = compare(Direction::LE, broadcast(lastRun, table.getShape(), {0}), number);
+  Value group = sum(convert(isBehind, builder.getI32Type()));
+  Value isMine = compare(Direction::EQ, broadcast(group, table.getShape(), {1}), iota(table, 0));
+  auto ofMine = [&](Value value) {
+    return sum(select(isMine, broadcast(value, table.getShape(), {0}), splat(0, table)));
+  };
+  Value size = splat(loop.rows, list);
+  Value place = binary("stablehlo.subtract", iota(list, 0), ofMine(firstRun));
+  Value row = binary("stablehlo.add", ofMine(firstRow), binary("stablehlo.multiply", place, size));
+  Value hasGroup = compare(Direction::LT, group, splat(groups, list));
+  it->second.rows = select(hasGroup, row, splat(rows, list));
+  it->second.groups = binary("stablehlo.minimum", group, splat(groups - 1, list));
+  it->second.ends = ofMine(lastRow);
+  return it->second;
+}
+
+/// A loop that counts to `count`; what runs share goes through it as it is.
+Value Expander::repeat(int64_t count, ValueRange shared, Value first, MakeRun makeRun) {
+  auto scalar = RankedTensorType::get({}, builder.getI32Type());
+  SmallVector<Value> operands{splat(0, scalar), first};
+  llvm::append_range(operands, shared);
+  OperationState state(loc, "stablehlo.while", operands, ValueRange(operands).getTypes());
+  auto region = [&](auto makeResults) {
+    Block *body = new Block();
+    state.addRegion()->push_back(body);
+    for (Value operand : operands)
+      body->addArgument(operand.getType(), loc);
+    OpBuilder::InsertionGuard guard(builder);
+    builder.setInsertionPointToEnd(body);
+    OperationState end(loc, "stablehlo.return");
+    end.addOperands(makeResults(body->getArguments()));
+    builder.create(end);
+  };
+  region([&](ValueRange values) {
+    return SmallVector<Value>{compare(Direction::LT, values[0], splat(count, scalar))};
+  });
+  region([&](ValueRange values) {
+    SmallVector<Value> results(values);
+    results[1] = makeRun(values[0], values.drop_front(2), values[1]);
+    results[0] = make("stablehlo.add", {values[0], splat(1, scalar)}, scalar);
+    return results;
+  });
+  return builder.create(state)->getResult(1);
+}
+
+/// Of a plain product that is made of a product of groups.
+SmallVector<NamedAttribute> Expander::attributesOf(Operation *op, ArrayRef<int64_t> lhs,
+                                                   ArrayRef<int64_t> rhs) {
+  auto numbers = hlo::DotDimensionNumbersAttr::get(builder.getContext(), {}, {}, lhs, rhs);
+  SmallVector<NamedAttribute> attributes{builder.getNamedAttr("dot_dimension_numbers", numbers)};
+  if (auto precisions = op->getAttrOfType<ArrayAttr>("precision_config")) {
+    auto known = llvm::map_to_vector(precisions, [](Attribute precision) -> Attribute {
+      auto ofChlo = dyn_cast<chlo::PrecisionAttr>(precision);
+      return ofChlo ? hlo::PrecisionAttr::get(precision.getContext(), ofChlo.getValue())
+                    : precision;
+    });
+    attributes.push_back(builder.getNamedAttr("precision_config", builder.getArrayAttr(known)));
+  }
+  return attributes;
+}
+
+static Value updated(analysis::PlainOps &ops, Value whole, Value part, ValueRange starts) {
+  SmallVector<Value> operands{whole, part};
+  llvm::append_range(operands, starts);
+  return ops.make("stablehlo.dynamic_update_slice", operands, whole.getType());
+}
+
+/// Each run multiplies rows from the first of its own on. Rows of the groups behind that the last
+/// run of a group takes are written once more, by the runs of their own groups.
+Value Expander::product(GroupedDotOp op, Order &order, analysis::GroupedLoop loop) {
+  Value rows = moreRows(sortedRows(op.getRows(), order), loop.rows), weights = op->getOperand(1);
+  const Runs &runs = runsOf(order, shapeOf(op.getRows())[0], loop);
+  ArrayRef<int64_t> ofWeights = shapeOf(weights);
+  RankedTensorType result = typeOf(op.getResult());
+  SmallVector<NamedAttribute> attributes =
+      attributesOf(op, {1}, {static_cast<int64_t>(op.getContracting()) - 1});
+  int64_t columns = result.getDimSize(1);
+  Value first = splat(0, result.clone({shapeOf(rows)[0], columns}));
+  Value made = repeat(loop.count, {runs.rows, runs.groups, rows, weights}, first,
+                      [&](Value run, ValueRange shared, Value made) {
+                        Value row = numberAt(shared[0], run), group = numberAt(shared[1], run);
+                        Value lhs = partAt(shared[2], row, {loop.rows, shapeOf(rows)[1]});
+                        Value rhs = partAt(shared[3], group, {1, ofWeights[1], ofWeights[2]});
+                        rhs = reshape(rhs, ofWeights.drop_front());
+                        Value part = make("stablehlo.dot_general", {lhs, rhs},
+                                          result.clone({loop.rows, columns}), attributes);
+                        return updated(*this, made, part, {row, splat(0, typeOf(row))});
+                      });
+  return make("stablehlo.slice", made, result,
+              {dims("start_indices", {0, 0}), dims("limit_indices", result.getShape()),
+               dims("strides", {1, 1})});
+}
+
+/// Each run adds to the sum of its group, in float32 at least.
+Value Expander::sumOfRows(GroupedSumOp op, Order &order, analysis::GroupedLoop loop) {
+  Value lhs = moreRows(sortedRows(op.getLhs(), order), loop.rows);
+  Value rhs = moreRows(sortedRows(op.getRhs(), order), loop.rows);
+  const Runs &runs = runsOf(order, shapeOf(op.getLhs())[0], loop);
+  RankedTensorType result = typeOf(op.getResult());
+  Type element = result.getElementType();
+  bool isNarrow = isa<FloatType>(element) && element.getIntOrFloatBitWidth() < 32;
+  RankedTensorType wide = isNarrow ? result.clone(builder.getF32Type()) : result;
+  SmallVector<NamedAttribute> attributes = attributesOf(op, {0}, {0});
+  int64_t left = result.getDimSize(1), right = result.getDimSize(2);
+  Value made = repeat(
+      loop.count, {runs.rows, runs.groups, runs.ends, lhs, rhs}, splat(0, wide),
+      [&](Value run, ValueRange shared, Value made) {
+        Value row = numberAt(shared[0], run), group = numberAt(shared[1], run);
+        auto i32 = RankedTensorType::get({loop.rows}, builder.getI32Type());
+        Value place = make("stablehlo.add", {iota(i32, 0), broadcast(row, {loop.rows}, {})}, i32);
+        Value end = broadcast(numberAt(shared[2], run), {loop.rows}, {});
+        auto mine = [&](Value rows, int64_t columns) {
+          Value part = partAt(rows, row, {loop.rows, columns});
+          Value isMine = compare(Direction::LT, place, end);
+          return select(broadcast(isMine, shapeOf(part), {0}), part, splat(0, typeOf(part)));
+        };
+        Value part = make("stablehlo.dot_general", {mine(shared[3], left), mine(shared[4], right)},
+                          wide.clone({left, right}), attributes);
+        Value before = partAt(made, group, {1, left, right});
+        part = reshape(part, shapeOf(before));
+        part = make("stablehlo.add", {before, part}, before.getType());
+        Value zero = splat(0, typeOf(group));
+        return updated(*this, made, part, {group, zero, zero});
+      });
+  return convert(made, element);
+}
+
+Value Expander::sorted(Operation *op, Order &order, analysis::GroupedLoop loop) {
+  if (auto summed = dyn_cast<GroupedSumOp>(op))
+    return sumOfRows(summed, order, loop);
+  Value result = product(cast<GroupedDotOp>(op), order, loop);
+  Value isInside = broadcast(sortedRows(order.isInside, order), shapeOf(result), {0});
   result = select(isInside, result, splat(0, typeOf(result)));
   Value rows = result;
   if (order.order) {
@@ -268,26 +417,25 @@ Value Expander::dense(Operation *op, Value groups, int64_t count) {
   int64_t rows = shapeOf(lhs)[0], columns = shapeOf(lhs)[1];
   SmallVector<int64_t> shape{count, rows, columns};
   RankedTensorType type = typeOf(lhs).clone(shape);
-  Value isMine = spread(isOf(groups, count, 0), shape, {0, 1});
-  Value masked = select(isMine, spread(lhs, shape, {1, 2}), splat(0, type));
-  bool isSum = isa<GroupedSumOp>(op);
-  auto numbers = isSum ? hlo::DotDimensionNumbersAttr::get(builder.getContext(), {}, {}, {1}, {0})
-                       : hlo::DotDimensionNumbersAttr::get(
-                             builder.getContext(), {}, {}, {2, 0},
-                             {static_cast<int64_t>(cast<GroupedDotOp>(op).getContracting()), 0});
-  return make("stablehlo.dot_general", {masked, rhs}, op->getResult(0).getType(),
-              builder.getNamedAttr("dot_dimension_numbers", numbers));
+  Value isMine = broadcast(isOf(groups, count, 0), shape, {0, 1});
+  Value masked = select(isMine, broadcast(lhs, shape, {1, 2}), splat(0, type));
+  auto dot = dyn_cast<GroupedDotOp>(op);
+  SmallVector<NamedAttribute> attributes =
+      dot ? attributesOf(op, {2, 0}, {static_cast<int64_t>(dot.getContracting()), 0})
+          : attributesOf(op, {1}, {0});
+  return make("stablehlo.dot_general", {masked, rhs}, op->getResult(0).getType(), attributes);
 }
 
 void Expander::expand(Operation *op) {
   builder.setInsertionPoint(op);
   loc = op->getLoc();
   Value groups = op->getOperand(2);
-  int64_t count =
-      isa<GroupedSumOp>(op) ? shapeOf(op->getResult(0))[0] : shapeOf(op->getOperand(1))[0];
-  bool isEmpty = typeOf(op->getOperand(0)).getNumElements() == 0;
+  bool isSum = isa<GroupedSumOp>(op);
+  int64_t count = shapeOf(isSum ? op->getResult(0) : op->getOperand(1))[0];
+  analysis::GroupedLoop loop =
+      analysis::getGroupedLoop(shapeOf(op->getOperand(0))[0], count, isSum);
   Value result;
-  if (op->hasAttr("dense") || isEmpty) {
+  if (loop.count == 0) {
     result = dense(op, groups, count);
   } else {
     auto [it, isNew] = orders.try_emplace({groups.getAsOpaquePointer(), count});
@@ -296,7 +444,7 @@ void Expander::expand(Operation *op) {
       it->second =
           makeOrder(groups, count, ordered ? std::optional(ordered.getInt()) : std::nullopt);
     }
-    result = sorted(op, it->second, count);
+    result = sorted(op, it->second, loop);
   }
   for (NamedAttribute attribute : op->getDiscardableAttrs())
     if (attribute.getName() != attr::ordered)
@@ -344,8 +492,7 @@ void Expander::splitBatches(GroupedSumOp op) {
   one[0] = 1;
   for (int64_t batch = 0; batch < type.getDimSize(0); ++batch) {
     SmallVector<NamedAttribute> attributes;
-    for (StringRef name :
-         {StringRef("precision_config"), StringRef("dense"), StringRef(attr::ordered)})
+    for (StringRef name : {StringRef("precision_config"), StringRef(attr::ordered)})
       if (Attribute value = op->getAttr(name))
         attributes.push_back(builder.getNamedAttr(name, value));
     Value sum =

@@ -100,12 +100,13 @@ def AlpaCopyHostState : Pass<"alpa-copy-host-state", "mlir::ModuleOp"> {
 def AlpaExpandGroupedDots : Pass<"alpa-expand-grouped-dots", "mlir::ModuleOp"> {
   let summary = "Write products of groups as backends know them";
   let description = [{
-    `alpa.grouped_dot` and `alpa.grouped_sum` become sorts of their rows by group,
-    `chlo.ragged_dot`, and a gather back; equal groups are sorted once, and elementwise ops
-    between products work on sorted rows. Those marked `dense` become `dot_general`s with
-    the weights of all groups, of rows that are zero but in their own. Rows of no group are
-    zero. With alpa-expand-maps the last pass before a plan is written: backends know no op of
-    `alpa`.
+    `alpa.grouped_dot` and `alpa.grouped_sum` become sorts of their rows by group, a loop of
+    plain products, and a gather back; equal groups are sorted once, and elementwise ops
+    between products work on sorted rows. Each run of the loop takes some rows of one group; it
+    runs as often as the groups may need, whatever their sizes. Where that is more work than a
+    product with the weights of all groups, of rows that are zero but in their own, they become
+    that. Rows of no group are zero. With alpa-expand-maps the last pass before a plan is
+    written: backends know no op of `alpa`.
 
     Before:
     ```mlir
@@ -115,11 +116,12 @@ def AlpaExpandGroupedDots : Pass<"alpa-expand-grouped-dots", "mlir::ModuleOp"> {
     ```mlir
     %s:2 = "stablehlo.sort"(%expert, %iota) ..
     %xs = "stablehlo.gather"(%x, %s#1) ..
-    %ys = "chlo.ragged_dot"(%xs, %w, %sizes) ..
-    %y = "stablehlo.gather"(%ys, %inverse) ..
+    %ys:6 = stablehlo.while(%i = %zero, %out = %none, %row = .., %group = .., %x = %xs, %w = ..) ..
+      %part = stablehlo.dot_general %xi, %wi, contracting_dims = [1] x [0] : tensor<512x..
+    %y = "stablehlo.gather"(%ys#1, %inverse) ..
     ```
   }];
-  let dependentDialects = ["::mlir::chlo::ChloDialect", "::mlir::stablehlo::StablehloDialect"];
+  let dependentDialects = ["::mlir::stablehlo::StablehloDialect"];
   let statistics = [Statistic<"numExpanded", "expanded products", "Products of groups written">];
 }
 

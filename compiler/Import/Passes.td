@@ -306,8 +306,7 @@ def AlpaUndoSorts : Pass<"alpa-undo-sorts", "mlir::ModuleOp"> {
     (`top_k`, `argmax`, a clamp). A sort of which a product remains stays as it is.
 
     A remaining `chlo.ragged_dot` of rows becomes a product of groups too, with each row's group
-    counted from the sizes; `ordered` says that rows are in their order. With `alpa.dense` it is of
-    a platform that has none.
+    counted from the sizes; `ordered` says that rows are in their order.
 
     Before:
     ```mlir

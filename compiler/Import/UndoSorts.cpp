@@ -51,9 +51,6 @@ namespace hlo = mlir::stablehlo;
 using analysis::isSplatOf;
 using analysis::splatOf;
 
-/// Set by the tracer on a `chlo.ragged_dot` for a platform that has none.
-static constexpr llvm::StringLiteral kDense = "alpa.dense";
-
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 static ArrayRef<int64_t> shapeOf(Value value) { return typeOf(value).getShape(); }
 
@@ -1334,8 +1331,6 @@ struct RowProduct {
       made.push_back(builder.getNamedAttr("contracting", builder.getI64IntegerAttr(contracting)));
     if (ArrayAttr precision = op.getPrecisionConfigAttr())
       made.push_back(builder.getNamedAttr("precision_config", precision));
-    if (op->hasAttr(kDense))
-      made.push_back(builder.getNamedAttr("dense", builder.getUnitAttr()));
     return made;
   }
   StringRef name() const { return isSum ? "alpa.grouped_sum" : "alpa.grouped_dot"; }
@@ -1594,15 +1589,12 @@ void SortUndoer::apply() {
 // Products that stay sorted
 //===----------------------------------------------------------------------===//
 
-/// The group of each row, from the sizes, so that groups can be split, and for platforms without
-/// `chlo.ragged_dot` or without batches of it. Row i is behind the end of as many groups as there
-/// are before its own.
+/// The group of each row, from the sizes, so that groups can be split. Row i is behind the end of
+/// as many groups as there are before its own.
 static void writeGroups(chlo::RaggedDotOp op) {
   std::optional<RowProduct> product = RowProduct::read(op);
-  if (!product) {
-    op->removeAttr(kDense);
+  if (!product)
     return;
-  }
   OpBuilder builder(op);
   Location loc = op->getLoc();
   auto dim = static_cast<int64_t>(product->batches);

@@ -74,8 +74,7 @@ def Alpa_GroupedDotOp : Alpa_Op<"grouped_dot", [Pure]> {
     Row i of the result is row i of `rows` times `weights[groups[i]]`, contracted with
     dimension `contracting` of `weights`, or zero if there is no such group: what sorting
     rows by their group, `chlo.ragged_dot` and going back to the old order give, without
-    an order. With `dense` it becomes a masked product with all groups in the end, for
-    platforms without `chlo.ragged_dot`.
+    an order.
 
     ```mlir
     %y = alpa.grouped_dot %x, %w of %expert {contracting = 1 : i64}
@@ -90,8 +89,7 @@ def Alpa_GroupedDotOp : Alpa_Op<"grouped_dot", [Pure]> {
     - alpa_grouped_dot_c4: the result has a row for each row, of the weights' other dimension.
   }];
   let arguments = (ins Alpa_Buffer:$rows, Alpa_Buffer:$weights, Alpa_Buffer:$groups,
-                       I64Attr:$contracting, OptionalAttr<ArrayAttr>:$precision_config,
-                       UnitAttr:$dense);
+                       I64Attr:$contracting, OptionalAttr<ArrayAttr>:$precision_config);
   let results = (outs Alpa_Buffer:$result);
   let assemblyFormat = [{
     $rows `,` $weights `of` $groups attr-dict `:` functional-type(operands, $result)
@@ -119,7 +117,7 @@ def Alpa_GroupedSumOp : Alpa_Op<"grouped_sum", [Pure]> {
       of lhs and rhs.
   }];
   let arguments = (ins Alpa_Buffer:$lhs, Alpa_Buffer:$rhs, Alpa_Buffer:$groups,
-                       OptionalAttr<ArrayAttr>:$precision_config, UnitAttr:$dense);
+                       OptionalAttr<ArrayAttr>:$precision_config);
   let results = (outs Alpa_Buffer:$result);
   let assemblyFormat = [{
     $lhs `,` $rhs `of` $groups attr-dict `:` functional-type(operands, $result)

@@ -192,7 +192,7 @@ def plain_lowering(has_ragged_dot: bool = True) -> dict[str, Any]:
 
     Args:
         has_ragged_dot: whether the platform has an op for products of rows with the weights of
-            their group. Otherwise it is written nevertheless, and marked `alpa.dense`.
+            their group. It is written for others nevertheless.
 
     Cumulative sums in windows: on GPUs JAX writes them as an op of its own from 0.12 on, which XLA
     turns into windows. The largest elements exactly: where JAX asks for approximate ones, all
@@ -208,15 +208,15 @@ def plain_lowering(has_ragged_dot: bool = True) -> dict[str, Any]:
         rules: Any = (
             (cumsum_p, getattr(found, "rule", found)),
             (approx_top_k_p, owner.lower_fun(_exact_top_k, multiple_results=True)),
-            *(() if has_ragged_dot else _dense_ragged_dot(owner)),
+            *(() if has_ragged_dot else _ragged_dot_of_rows(owner)),
         )
         return {"_private_parameters": mlir.LoweringParameters(override_lowering_rules=rules)}
     except (ImportError, AttributeError, KeyError, TypeError):
         return {}
 
 
-def _dense_ragged_dot(owner: Any) -> tuple[tuple[Any, Any], ...]:
-    """JAX's rule of GPUs for `ragged_dot`s of rows, marked; its own rule for others."""
+def _ragged_dot_of_rows(owner: Any) -> tuple[tuple[Any, Any], ...]:
+    """JAX's rule of GPUs for `ragged_dot`s of rows; its own rule for others."""
     try:
         from jax._src.lax import lax as module
 
@@ -242,14 +242,7 @@ def _dense_ragged_dot(owner: Any) -> tuple[tuple[Any, Any], ...]:
         )
         if not is_of_rows:
             return plain(ctx, lhs, rhs, sizes, **params)
-        results = of_gpus(ctx, lhs, rhs, sizes, **params)
-        ir = mlir_ir()
-        op = results[0].owner
-        while op.name == "stablehlo.convert":
-            op = op.operands[0].owner
-        if op.name == "chlo.ragged_dot":
-            op.attributes["alpa.dense"] = ir.UnitAttr.get(op.context)
-        return results
+        return of_gpus(ctx, lhs, rhs, sizes, **params)
 
     return ((primitive, lower),)
 

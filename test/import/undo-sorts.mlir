@@ -237,9 +237,9 @@ func.func @goes_on_sorted(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor
 // CHECK:       %[[IS_BEHIND:.*]] = stablehlo.compare GE, %{{.*}} -> tensor<8x3xi1>
 // CHECK:       %[[ONES:.*]] = stablehlo.convert %[[IS_BEHIND]]
 // CHECK:       %[[GROUPS:.*]] = stablehlo.reduce(%[[ONES]] init: %{{.*}}) applies stablehlo.add across dimensions = [1]
-// CHECK:       alpa.grouped_dot %[[X]], %[[W]] of %[[GROUPS]] {contracting = 1 : i64, dense, ordered = 3 : i64}
+// CHECK:       alpa.grouped_dot %[[X]], %[[W]] of %[[GROUPS]] {contracting = 1 : i64, ordered = 3 : i64}
 func.func @without_the_op(%x: tensor<8x6xf32>, %w: tensor<3x6x6xf32>, %sizes: tensor<3xi32>) -> tensor<8x6xf32> {
-  %h = "chlo.ragged_dot"(%x, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> {alpa.dense} : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
+  %h = "chlo.ragged_dot"(%x, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf32>, tensor<3x6x6xf32>, tensor<3xi32>) -> tensor<8x6xf32>
   return %h : tensor<8x6xf32>
 }
 

@@ -6,6 +6,7 @@
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/Chlo/ChloOps.h"
 #include "dialects/Common/ErrorCode.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
@@ -1011,6 +1012,8 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
                                  const Strategy &strategy) const {
   LocalWork work;
   work.flops = info.flops / projection.numShares(strategy.axes);
+  if (llvm::isa<chlo::RaggedDotOp>(info.op))
+    work.flops *= analysis::timesComputed(info.op);
   bool isFused = !info.results.empty() && llvm::none_of(info.results, [&](unsigned index) {
     return values[index].materialized;
   });
@@ -1063,20 +1066,6 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
         aliasOf(info, result) < 0 && !analysis::isWorkspace(values[index].value))
       work.bytes +=
           values[index].bytes / projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
-  if (int64_t times = analysis::timesComputed(info.op); times > 1) {
-    bool isSum = llvm::isa<GroupedSumOp>(info.op);
-    work.flops *= static_cast<double>(times);
-    // Rows are written and read as often as there are groups, those of a sum on both sides.
-    const analysis::DimFactors &group =
-        isSum ? info.rule.results[0].end()[-3] : info.rule.operands[1][0];
-    auto repeats = static_cast<double>(times) /
-                   static_cast<double>(projection.numShares(strategy.axes, group));
-    for (size_t i = 0; i < (isSum ? 2 : 1); ++i)
-      work.bytes +=
-          2 * repeats * values[info.operands[i]].bytes /
-          static_cast<double>(
-              projection.toSpec(info.rule.operands[i], strategy.axes).numPieces(meshShape));
-  }
   // XLA updates the weights of a step in few kernels, since they do not depend on each other.
   work.launches = (work.bytes > 0 || work.flops > 0) && !isFused && !goesOn && !isAlias(info) &&
                   (!info.fusible || info.phase != OpPhase::Update);
@@ -1196,6 +1185,60 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
   return uses;
 }
 
+/// As alpa-expand-grouped-dots writes them.
+double ProblemBuilder::groupedSeconds(const OpInfo &info, const RuleProjection &projection,
+                                      const Strategy &strategy) const {
+  bool isSum = llvm::isa<GroupedSumOp>(info.op);
+  auto shares = [&](const analysis::TensorFactors &tensor, int64_t fromLast) {
+    return projection.numShares(strategy.axes, tensor.end()[-fromLast]);
+  };
+  auto sizeOf = [&](Value value, const analysis::TensorFactors &tensor, int64_t fromLast) {
+    llvm::ArrayRef<int64_t> shape = llvm::cast<RankedTensorType>(value.getType()).getShape();
+    return shape.end()[-fromLast] / shares(tensor, fromLast);
+  };
+  Value lhs = info.op->getOperand(0), rhs = info.op->getOperand(1);
+  Value result = info.op->getResult(0);
+  int64_t rows = sizeOf(lhs, info.rule.operands[0], 2),
+          left = sizeOf(lhs, info.rule.operands[0], 1);
+  int64_t columns = sizeOf(result, info.rule.results[0], 1);
+  int64_t groups =
+      isSum ? sizeOf(result, info.rule.results[0], 3) : sizeOf(rhs, info.rule.operands[1], 3);
+  double batches = 1;
+  for (int64_t dim = 3; isSum && dim <= static_cast<int64_t>(info.rule.operands[0].size()); ++dim)
+    batches *= static_cast<double>(sizeOf(lhs, info.rule.operands[0], dim));
+
+  auto bytesOf = [](Value value, int64_t elements) {
+    auto type = llvm::cast<RankedTensorType>(value.getType());
+    return static_cast<double>(elements) * type.getElementTypeBitWidth() / 8;
+  };
+  llvm::StringRef dtype = analysis::getComputeType(info.op);
+  auto product = [&](int64_t m, int64_t n, int64_t inner) {
+    double bytes = bytesOf(lhs, m * inner) + bytesOf(rhs, inner * n) + bytesOf(result, m * n);
+    cost::Product shape;
+    shape.rows = static_cast<double>(m);
+    shape.columns = static_cast<double>(n);
+    shape.inner = static_cast<double>(inner);
+    return model.kernelSeconds(2 * shape.rows * shape.columns * shape.inner, bytes, dtype, shape);
+  };
+  auto copy = [&](double bytes) { return model.kernelSeconds(0, 2 * bytes, dtype); };
+  analysis::GroupedLoop loop = analysis::getGroupedLoop(rows, groups, isSum);
+  if (loop.count == 0) {
+    double masked = copy(bytesOf(lhs, groups * rows * left));
+    return batches * (masked + (isSum ? product(groups * left, columns, rows)
+                                      : product(rows, columns, groups * left)));
+  }
+  double run = copy(bytesOf(lhs, loop.rows * left));
+  if (isSum) {
+    // In float32: what the product writes is read, and added to what is there.
+    run += copy(bytesOf(rhs, loop.rows * columns)) +
+           copy(1.5 * 4 * static_cast<double>(left * columns)) + product(left, columns, loop.rows);
+  } else {
+    run += copy(bytesOf(rhs, left * columns)) + copy(bytesOf(result, loop.rows * columns)) +
+           product(loop.rows, columns, left);
+  }
+  return batches * static_cast<double>(loop.count) * run;
+}
+
 cost::Product ProblemBuilder::shapeOfProduct(const OpInfo &info, const RuleProjection &projection,
                                              const Strategy &strategy) const {
   double flops = workOf(info, projection, strategy).flops;
@@ -1216,7 +1259,9 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
   std::optional<cost::Product> product;
   if (info.rule.heavy && !info.attention)
     product = shapeOfProduct(info, projection, strategy);
-  double seconds = info.attention  ? attentionSeconds(info, projection, strategy)
+  double seconds = info.attention ? attentionSeconds(info, projection, strategy)
+                   : llvm::isa<GroupedDotOp, GroupedSumOp>(info.op)
+                       ? groupedSeconds(info, projection, strategy)
                    : work.launches ? model.kernelSeconds(work.flops, work.bytes, dtype, product)
                                    : model.computeSeconds(work.flops, work.bytes, dtype, product);
   for (const CollectiveUse &use : ringUses(info, projection, strategy))

@@ -239,6 +239,8 @@ private:
                                                          const Strategy &strategy) const;
   double attentionSeconds(const OpInfo &info, const RuleProjection &projection,
                           const Strategy &strategy) const;
+  double groupedSeconds(const OpInfo &info, const RuleProjection &projection,
+                        const Strategy &strategy) const;
   int64_t hideablePicoseconds(const OpInfo &info, const RuleProjection &projection,
                               const Strategy &strategy) const;
   void findStateValues(const OpInfo &info);

@@ -46,9 +46,10 @@ def parameters():
     ]
 
 
-def batch():
+def batch(tokens=4):
+    """16 sequences. From 1024 tokens on, devices multiply the rows of a group in loops."""
     first, second = jax.random.split(jax.random.key(1))
-    shape = (16, 4, WIDTH)
+    shape = (16, tokens, WIDTH)
     return {"x": jax.random.normal(first, shape), "y": jax.random.normal(second, shape)}
 
 
@@ -193,6 +194,17 @@ def test_equals_jit(form, method):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_loops_equal_jit(method):
+    step, state, args = step_of(by_take), parameters(), batch(1024)
+    want = jax.jit(step)(state, args)
+    compiled = alpa_mlir.compile(step, state, args, method=METHODS[method], cache=False)
+    assert "stablehlo.while" in "".join(compiled.plan.modules.values())
+    got = compiled(state, args)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("method", ["micro-batches", "two stages"])
 def test_kept_products(scan, method):
@@ -216,10 +228,10 @@ def test_kept_products(scan, method):
 
 
 @pytest.mark.parametrize("export", ["shardy", "collectives"])
-@pytest.mark.parametrize("count", [1, 2])
-def test_experts_times_tensor_times_data(export, count):
+@pytest.mark.parametrize(("count", "tokens"), [(1, 4), (2, 4), (2, 1024)])
+def test_experts_times_tensor_times_data(export, count, tokens):
     """Each on an axis of two devices, as pinned: experts, their features, and examples."""
-    step, state = step_of(by_take), parameters()
+    step, state, args = step_of(by_take), parameters(), batch(tokens)
     into, out = P("expert", None, "tensor"), P("expert", "tensor", None)
     layer = {"router": P(), "gate": into, "up": into, "down": out, "shared": P()}
     method = ShardParallel(
@@ -230,9 +242,9 @@ def test_experts_times_tensor_times_data(export, count):
         mesh_axes=("data", "expert", "tensor"),
         in_shardings=([layer] * LAYERS, P("data")),
     )
-    want = jax.jit(step)(state, batch())
+    want = jax.jit(step)(state, args)
     compiled = alpa_mlir.parallelize(step, method=method, cache=False)
-    got = compiled(state, batch())
+    got = compiled(state, args)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
 
@@ -305,18 +317,21 @@ def test_shards_sort_their_own(count):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("method", ["micro-batches", "collectives"])
-def test_gpus_sort_on_each_device(form, method):
-    """On GPUs the rows of a device are sorted, its products grouped by the op of the platform."""
+@pytest.mark.parametrize("export", ["shardy", "collectives"])
+def test_gpus_sort_on_each_device(form, export):
+    """Also for GPUs: the rows of a device are sorted, and multiplied in loops."""
+    method = ShardParallel(method="data-parallel", num_micro_batches=4, export=export)
     parallel = alpa_mlir.parallelize(
-        step_of(FORMS[form]), cluster="dgx-h100:2", method=METHODS[method], cache=False
+        step_of(FORMS[form]), cluster="dgx-h100:2", method=method, cache=False
     )
-    shapes = jax.eval_shape(lambda: (parameters(), batch()))
+    shapes = jax.eval_shape(lambda: (parameters(), batch(1024)))
     plan = parallel.plan(*shapes).plan
     merged = merge_step(plan)
     jobs = stage_jobs(plan, donations(plan, merged, True), sums_of(merged))
     text = "".join(job.text for job in jobs.values())
-    assert "chlo.ragged_dot" in text
+    assert "stablehlo.sort" in text
+    assert "stablehlo.while" in text
+    assert "ragged_dot" not in text
     for job in jobs.values():
         with mlir.make_ir_context():
             ir.Module.parse(job.text)

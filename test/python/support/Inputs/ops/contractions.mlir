@@ -172,15 +172,15 @@ func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<16x8xf32>, %arg2: tensor<
   return %0 : tensor<4x8x8xf32>
 }
 
-// CASE grouped_rows_dense rtol=0.0001 arg2=integers(-1,5)
+// CASE grouped_rows_masked rtol=0.0001 arg2=integers(-1,5)
 func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<4x8x8xf32>, %arg2: tensor<16xi32>) -> tensor<16x8xf32> {
-  %0 = alpa.grouped_dot %arg0, %arg1 of %arg2 {contracting = 1 : i64, dense} : (tensor<16x8xf32>, tensor<4x8x8xf32>, tensor<16xi32>) -> tensor<16x8xf32>
+  %0 = alpa.grouped_dot %arg0, %arg1 of %arg2 {contracting = 1 : i64} : (tensor<16x8xf32>, tensor<4x8x8xf32>, tensor<16xi32>) -> tensor<16x8xf32>
   return %0 : tensor<16x8xf32>
 }
 
-// CASE grouped_sums_dense rtol=0.0001 arg2=integers(-1,5)
+// CASE grouped_sums_masked rtol=0.0001 arg2=integers(-1,5)
 func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<16x8xf32>, %arg2: tensor<16xi32>) -> tensor<4x8x8xf32> {
-  %0 = alpa.grouped_sum %arg0, %arg1 of %arg2 {dense} : (tensor<16x8xf32>, tensor<16x8xf32>, tensor<16xi32>) -> tensor<4x8x8xf32>
+  %0 = alpa.grouped_sum %arg0, %arg1 of %arg2 : (tensor<16x8xf32>, tensor<16x8xf32>, tensor<16xi32>) -> tensor<4x8x8xf32>
   return %0 : tensor<4x8x8xf32>
 }
 
@@ -200,4 +200,16 @@ func.func @main(%arg0: tensor<16x8xf32>, %arg1: tensor<16x8xf32>, %arg2: tensor<
 func.func @main(%arg0: tensor<4x8x8xf32>, %arg1: tensor<4x8x8xf32>, %arg2: tensor<4x8xi32>) -> tensor<4x4x8x8xf32> {
   %0 = alpa.grouped_sum %arg0, %arg1 of %arg2 : (tensor<4x8x8xf32>, tensor<4x8x8xf32>, tensor<4x8xi32>) -> tensor<4x4x8x8xf32>
   return %0 : tensor<4x4x8x8xf32>
+}
+
+// CASE grouped_rows_in_a_loop rtol=0.0001 arg2=integers(-1,9)
+func.func @main(%arg0: tensor<2048x8xf32>, %arg1: tensor<8x8x8xf32>, %arg2: tensor<2048xi32>) -> tensor<2048x8xf32> {
+  %0 = alpa.grouped_dot %arg0, %arg1 of %arg2 {contracting = 2 : i64} : (tensor<2048x8xf32>, tensor<8x8x8xf32>, tensor<2048xi32>) -> tensor<2048x8xf32>
+  return %0 : tensor<2048x8xf32>
+}
+
+// CASE grouped_sums_in_a_loop rtol=0.0001 arg2=integers(-1,9)
+func.func @main(%arg0: tensor<8192x8xf32>, %arg1: tensor<8192x8xf32>, %arg2: tensor<8192xi32>) -> tensor<8x8x8xf32> {
+  %0 = alpa.grouped_sum %arg0, %arg1 of %arg2 : (tensor<8192x8xf32>, tensor<8192x8xf32>, tensor<8192xi32>) -> tensor<8x8x8xf32>
+  return %0 : tensor<8x8x8xf32>
 }
