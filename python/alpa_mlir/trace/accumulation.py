@@ -2,8 +2,9 @@
 
 A step that was written for one device and a small memory goes through its batch in rounds: a
 `jax.lax.scan` (or a `fori_loop` of a known number of rounds) takes the gradients of one part of
-the batch in each round and adds them to those before. Such rounds are independent of each other,
-so mapping them (`jax.vmap`) and adding up what they give is the same step. It is the form in
+the batch in each round and adds them to those before, or gives them out (`jax.lax.map`) to be
+added up behind the loop. Such rounds are independent of each other, so mapping them (`jax.vmap`)
+and adding up what they give is the same step. It is the form in
 which the compiler splits a step over micro-batches by itself, one round or several in each, and
 cuts it into stages; a loop it could not cut.
 
@@ -113,6 +114,8 @@ def _lengths(jaxpr: Any) -> Iterator[int]:
         body = call_body(eqn)
         if body is not None:
             yield from _lengths(body[0])
+        elif (counted := _counted_rounds(eqn)) > 1:
+            yield counted
         elif _takes_gradients(eqn):
             yield int(eqn.params["length"])
 
@@ -228,12 +231,56 @@ def _takes_gradients(eqn: Any) -> bool:
     )
 
 
+def _counted_rounds(eqn: Any) -> int:
+    """Rounds of a `while_loop` that takes gradients and counts to a number; 0 for all others."""
+    if (
+        eqn.primitive.name != "while"
+        or dependencies.phase_of(str(eqn.source_info.name_stack)) != "update"
+        or not dependencies.has_gradients(eqn.params["body_jaxpr"].jaxpr)
+    ):
+        return 0
+    condition, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
+    skipped = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    if len(condition.eqns) != 1 or condition.eqns[0].primitive.name != "lt":
+        return 0
+    counter, bound = condition.eqns[0].invars
+    if is_literal(counter) or not is_literal(bound) or counter not in condition.invars:
+        return 0
+    place = condition.invars.index(counter) - skipped[0]
+    start = eqn.invars[sum(skipped) + place] if place >= 0 else counter
+    after, before = body.outvars[max(place, 0)], body.invars[skipped[1] + max(place, 0)]
+    steps = [e for e in body.eqns if after in e.outvars and e.primitive.name == "add"]
+    if not is_literal(start) or len(steps) != 1:
+        return 0
+    by = [v for v in steps[0].invars if v is not before]
+    if len(by) != 1 or not is_literal(by[0]) or by[0].val != 1:
+        return 0
+    return max(int(bound.val) - int(start.val), 0)
+
+
+def _as_scan(eqn: Any, length: int, operands: Sequence[Any]) -> Any:
+    """A `while_loop` of so many rounds as a jaxpr with a scan."""
+    first, second = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    body = eqn.params["body_jaxpr"]
+
+    def function(*operands: Any) -> list[Any]:
+        consts, start = operands[first : first + second], operands[first + second :]
+
+        def one(carry: list[Any], _: Any) -> tuple[list[Any], None]:
+            return _core.jaxpr_as_fun(body)(*consts, *carry), None
+
+        return _jax.lax.scan(one, list(start), None, length=length)[0]
+
+    return _jax.make_jaxpr(function)(*operands)
+
+
 class _StaysError(Exception):
     """Why a loop cannot be mapped, and what to do."""
 
 
 class _OtherLoopError(_StaysError):
-    """It adds up nothing over its rounds, as several steps of training do."""
+    """It neither adds up gradients nor gives them out, round by round: several steps of training,
+    say."""
 
 
 class _Step:
@@ -283,6 +330,11 @@ class _Step:
                 results = self.run(*body, operands, inside, entered, eqn)
                 made = zip(eqn.outvars, body[0].outvars, strict=True)
                 rows.update((v, entered[x]) for v, x in made if not is_literal(x) and x in entered)
+            elif (length := _counted_rounds(eqn)) > 1:
+                scan = _as_scan(eqn, length, operands)
+                inside = zip(scan.jaxpr.invars, known, strict=True)
+                learned = {v: x for v, x in inside if x is not None}
+                results = self.run(scan.jaxpr, scan.consts, operands, learned, {}, eqn)
             elif _takes_gradients(eqn):
                 results = self._loop(eqn, operands, known, debug)
             else:
@@ -416,14 +468,29 @@ class _Loop:
         for carry in self.carries:
             if not carry.is_same:
                 self._recognize(carry)
-        if not any(c.reducer for c in self.carries):
-            raise _OtherLoopError
         self.sequence = [c for c in self.carries if not (c.is_same or c.is_apart)]
-        self.steps = self._steps()
+        adds_up = any(c.reducer for c in self.carries)
+        try:
+            self.steps = self._steps()
+        except _StaysError:
+            if not adds_up:
+                raise _OtherLoopError from None
+            raise
+        if not adds_up and not self._gives_gradients():
+            raise _OtherLoopError
         self.cuts = self._cuts()
         self._check()
 
     # What is known of the body.
+
+    def _gives_gradients(self) -> bool:
+        """Whether rounds give out gradients of their own, as `jax.lax.map` of them does."""
+        depending = set[Any]()
+        for eqn in self.jaxpr.eqns:
+            phase = dependencies.phase_of(str(eqn.source_info.name_stack))
+            if phase == "backward" or any(not is_literal(v) and v in depending for v in eqn.invars):
+                depending.update(eqn.outvars)
+        return any(v in depending for v in self.jaxpr.outvars[self.num_carry :])
 
     def _same(self) -> set[Any]:
         """Variables that are the same in all rounds."""
@@ -822,7 +889,8 @@ def _check_mapped(eqn: Any, mapped: set[Any]) -> None:
     place = user_line(eqn)
     at = f" at {place}" if place else ""
     first = eqn.invars[0] if eqn.invars else None
-    if name == "while" or (name == "cond" and not is_literal(first) and first in mapped):
+    decides = name == "cond" and not is_literal(first) and first in mapped
+    if decides or (name == "while" and _ends_by(eqn, mapped)):
         raise _StaysError(f"a round decides by its own values what to compute ({name}){at}")
     if draws_by_shape(eqn):
         raise _StaysError(
@@ -831,6 +899,28 @@ def _check_mapped(eqn: Any, mapped: set[Any]) -> None:
         )
     for body in dependencies.bodies(eqn):
         _check_body(body)
+
+
+def _ends_by(eqn: Any, mapped: set[Any]) -> bool:
+    """Whether values that differ between rounds decide how often a `while_loop` runs."""
+    first, second = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    condition, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
+
+    def depending(jaxpr: Any, flags: Sequence[bool]) -> list[bool]:
+        found = {v for v, flag in zip(jaxpr.invars, flags, strict=True) if flag}
+        for inner in jaxpr.eqns:
+            if any(not is_literal(v) and v in found for v in inner.invars):
+                found.update(inner.outvars)
+        return [not is_literal(v) and v in found for v in jaxpr.outvars]
+
+    given = [not is_literal(v) and v in mapped for v in eqn.invars]
+    consts, carried = given[first : first + second], given[first + second :]
+    while True:
+        after = depending(body, [*consts, *carried])
+        together = [a or b for a, b in zip(after, carried, strict=True)]
+        if together == carried:
+            return depending(condition, [*given[:first], *carried])[0]
+        carried = together
 
 
 def _check_body(jaxpr: Any) -> None:

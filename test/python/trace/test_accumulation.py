@@ -275,7 +275,51 @@ def clipped(state, batch):
     return updated(state, gradients), scales
 
 
+def listed(state, batch):
+    """Each round gives out its gradients."""
+
+    def one(part):
+        return jax.value_and_grad(loss_of)(state[0], part["x"], part["y"])
+
+    losses, gradients = jax.lax.map(one, cut(batch))
+    return updated(state, jax.tree.map(lambda g: g.mean(0), gradients)), losses
+
+
+def listed_by_example(state, batch):
+    """Gradients of single examples, of which the norms decide what counts."""
+
+    def one(part):
+        return jax.grad(loss_of)(state[0], part["x"][None], part["y"][None])
+
+    gradients = jax.lax.map(one, batch)
+    norms = jax.vmap(optax.tree.norm)(gradients)
+    scale = jnp.minimum(1.0, 1.0 / norms)
+    summed = jax.tree.map(lambda g: jnp.tensordot(scale, g, 1), gradients)
+    return updated(state, summed), norms
+
+
+def counted(state, batch):
+    """A `while_loop` whose condition is a number of rounds; one within, of three runs."""
+    parts = cut(batch)
+
+    def one(carry):
+        i, total, losses = carry
+        part = jax.tree.map(lambda x: x[i], parts)
+        scale = jax.lax.while_loop(
+            lambda c: c[1] < 3, lambda c: (0.5 * c[0], c[1] + 1), (jnp.max(part["x"]), 0)
+        )[0]
+        loss, gradients = jax.value_and_grad(loss_of)(state[0], part["x"] * scale, part["y"])
+        return i + 1, added(total, gradients), losses.at[i].set(loss)
+
+    start = 0, zeros_of(state[0]), jnp.zeros((ROUNDS,))
+    _, gradients, losses = jax.lax.while_loop(lambda c: c[0] < ROUNDS, one, start)
+    return updated(state, mean(gradients)), losses
+
+
 STEPS = {
+    "map": (listed, ["one mesh", "half of the rounds", "two stages"]),
+    "map of examples": (listed_by_example, ["one mesh"]),
+    "while": (counted, ["one mesh", "two stages"]),
     "scan": (scanned, ["one mesh", "half of the rounds", "two stages"]),
     "remat": (partial(scanned, remat=True), ["two stages"]),
     "reverse": (partial(scanned, reverse=True), ["one mesh"]),
@@ -333,7 +377,7 @@ def test_rounds_become_micro_batches(name, method):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         planned = compiled(step, arguments, METHODS[method])
-    rounds = ROWS if name == "clipped" else ROUNDS
+    rounds = ROWS if name in ("clipped", "map of examples") else ROUNDS
     assert planned.plan.num_micro_batches == (2 if method == "half of the rounds" else rounds)
     assert planned.plan.schedule != "inference"
     check(planned, step, arguments, 2e-2 if name == "normalized" else 1e-5)
@@ -377,9 +421,23 @@ def deciding(state, batch):
     return updated(state, mean(gradients)), losses
 
 
+def halved(state, batch):
+    """A loop within that runs until a value of the round is small."""
+
+    def one(total, part):
+        x, y, most = part["x"], part["y"], jnp.max(jnp.abs(part["x"]))
+        scale = jax.lax.while_loop(lambda c: c > 1, lambda c: 0.5 * c, most)
+        loss, gradients = jax.value_and_grad(loss_of)(state[0], x * scale, y)
+        return added(total, gradients), loss
+
+    gradients, losses = jax.lax.scan(one, zeros_of(state[0]), cut(batch))
+    return updated(state, mean(gradients)), losses
+
+
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
+        (halved, "decides by its own"),
         (averaged, r"needs float32\[\]"),
         (deciding, "decides by its own"),
     ],
