@@ -469,6 +469,8 @@ private:
 
   /// Of what the op's kernel needs in another form.
   void addCopies(const OpInfo &info, int64_t time) {
+    if (llvm::isa<GroupedDotOp, GroupedSumOp>(info.op))
+      return addSorted(info, time);
     auto conv = llvm::dyn_cast<stablehlo::ConvolutionOp>(info.op);
     if (!conv || !padsCopy(conv))
       return;
@@ -476,6 +478,24 @@ private:
     bool isOfImage = dilation && llvm::any_of(*dilation, [](int64_t size) { return size > 1; });
     unsigned value = isOfImage ? info.results[0] : info.operands[0];
     add({value, Lifetime::Temporary, 1, {time, time + 1}, -1, true});
+  }
+
+  /// Rows by their group, with more behind them; results before they are put back, or sums in
+  /// float32.
+  void addSorted(const OpInfo &info, int64_t time) {
+    bool isSum = llvm::isa<GroupedSumOp>(info.op);
+    auto copied = [&](unsigned value, int64_t copies) {
+      add({value, Lifetime::Temporary, copies, {time, time + 1}, -1, true});
+    };
+    copied(info.operands[0], 1);
+    if (isSum)
+      copied(info.operands[1], 1);
+    auto type = llvm::cast<RankedTensorType>(info.op->getResult(0).getType());
+    int64_t bits = type.getElementTypeBitWidth();
+    copied(info.results[0], isSum ? (bits < 32 ? 32 / bits : 0) : 1);
+    // XLA adds what all loops of a function give to the sums of micro-batches in one kernel.
+    if (isSum && options.numMicroBatches > 1)
+      add({info.results[0], Lifetime::Temporary, 1, {time, endOf(info.phase)}, -1, true});
   }
 
   /// A prepared weight is there once, for the runs of all micro-batches.

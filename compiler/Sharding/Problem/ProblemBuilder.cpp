@@ -1227,16 +1227,19 @@ double ProblemBuilder::groupedSeconds(const OpInfo &info, const RuleProjection &
     return batches * (masked + (isSum ? product(groups * left, columns, rows)
                                       : product(rows, columns, groups * left)));
   }
-  double run = copy(bytesOf(lhs, loop.rows * left));
+  // Rows are sorted before, and results put back behind.
+  double apart = copy(bytesOf(lhs, rows * left)), run = copy(bytesOf(lhs, loop.rows * left));
   if (isSum) {
     // In float32: what the product writes is read, and added to what is there.
+    apart += copy(bytesOf(rhs, rows * columns)) + copy(bytesOf(result, groups * left * columns));
     run += copy(bytesOf(rhs, loop.rows * columns)) +
            copy(1.5 * 4 * static_cast<double>(left * columns)) + product(left, columns, loop.rows);
   } else {
+    apart += copy(bytesOf(result, rows * columns));
     run += copy(bytesOf(rhs, left * columns)) + copy(bytesOf(result, loop.rows * columns)) +
            product(loop.rows, columns, left);
   }
-  return batches * static_cast<double>(loop.count) * run;
+  return batches * (apart + static_cast<double>(loop.count) * run);
 }
 
 cost::Product ProblemBuilder::shapeOfProduct(const OpInfo &info, const RuleProjection &projection,
