@@ -905,10 +905,15 @@ class Plan:
         root.get("format").choice(FORMAT)
         version = root.get("version").integer()
         if version != VERSION:
+            maker = root.optional("compiler").optional_string()
+            age, fix = (
+                ("an older", "") if version < VERSION else ("a newer", ", or run it with that one")
+            )
             raise PlanFormatError(
-                f"version {version}, expected {VERSION}",
+                f"version {version}, expected {VERSION}: made by {age} alpa_mlir"
+                + (f" ({maker})" if maker else ""),
                 where=f"{where}: version",
-                fix="plan the step again with this version of alpa_mlir",
+                fix=f"plan the step again with this version{fix}",
             )
         tensors = TensorReader()
         plan = cls(

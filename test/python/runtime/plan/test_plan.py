@@ -77,6 +77,30 @@ def test_what_the_schema_refuses_the_reader_refuses(edit):
 
 
 @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            -1,
+            r"version 4, expected 5: made by an older alpa_mlir \(0\.0\.1\); fix: plan .* version$",
+        ),
+        (
+            +1,
+            r"version 6, expected 5: made by a newer .*; fix: .*, or run it with that one$",
+        ),
+    ],
+)
+def test_plans_of_other_versions_are_refused_by_their_version(tmp_path, change, message):
+    """Whatever else has changed: what such a plan lacks is not looked for."""
+    plan, _ = handmade.two_stages(1)
+    assert json.loads(handmade.as_json(plan))["version"] == 5
+    fields = {"format": "alpa_mlir.plan", "version": 5 + change, "compiler": "0.0.1", "new": [1]}
+    (tmp_path / "plan.json").write_text(json.dumps(fields))
+    for read in (Plan.load, alpa_mlir.load):
+        with pytest.raises(errors.PlanFormatError, match=message):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize(
     ("edit", "message"),
     [
         (lambda p: p["stages"][1].update(mesh=7), r"stages\[1\].mesh: mesh 7, but the plan has 2"),
