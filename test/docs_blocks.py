@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+TOP = ("README", "CONTRIBUTING", "CHANGELOG")  # Pages of the repository, no part of the site.
 RUN = ("python", "console", "sh")
 PARSED = ("yaml", "json")
 SHOWN = ("text", "mlir", "math", "toml", "cpp", "tablegen")
@@ -22,7 +23,7 @@ MARKS = ("slow", "fails", "not run", "file", "setup")
 NAMED = ("make", "pip")
 # Commands that are not of this project: of them only the shell's syntax is checked.
 SYSTEM = ("apt-get", "cat", "cd", "cp", "curl", "echo", "export", "git", "grep", "head", "ls")
-SYSTEM += ("mkdir", "pyright", "ray", "rm", "scp", "source", "srun", "ssh", "sudo")
+SYSTEM += ("lit", "mkdir", "pyright", "pytest", "ray", "rm", "scp", "source", "srun", "ssh", "sudo")
 
 
 class BlockError(Exception):
@@ -51,7 +52,8 @@ class Block:
 
 def pages() -> list[Path]:
     found = sorted((ROOT / "docs").rglob("*.md"))
-    return [ROOT / "README.md", *(p for p in found if "generated" not in p.parts)]
+    top = (ROOT / f"{name}.md" for name in TOP)
+    return [*top, *(p for p in found if "generated" not in p.parts)]
 
 
 _FENCE = re.compile(r"^( *)(`{3,}|:{3,})(.*)$")

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/concepts.md: `python docs/site/pictures.py` writes docs/pictures."""
+"""Draws the pictures of the documentation: `python docs/site/pictures.py` writes docs/pictures."""
 
 from __future__ import annotations
 
@@ -69,6 +69,46 @@ class Picture:
             + "\n".join(self.parts)
             + "\n</svg>\n"
         )
+
+
+def overview() -> Picture:
+    """What goes in and what comes out, for a model of 7B on 64 devices."""
+    p = Picture(760, 310, "A training step and a cluster become a plan, which is read, then run")
+    p.box(16, 26, 214, 112, BLUE)
+    p.text(123, 44, "step for one device", bold=True)
+    code = "def train_step(state, batch):", "loss, grads = value_and_grad(..)", "return new, loss"
+    for i, line in enumerate(code):
+        p.text(24 + 12 * (i > 0), 72 + 20 * i, line, size=10, anchor="start", mono=True)
+    p.box(16, 172, 214, 112, BLUE)
+    p.text(123, 190, "cluster, described", bold=True)
+    described = "8 hosts of 8 H100", "memory, FLOP/s by dtype", "links in and between hosts"
+    for i, line in enumerate(described):
+        p.text(123, 214 + 18 * i, line, size=12)
+    p.box(276, 86, 148, 138, GREY)
+    p.text(350, 104, "alpa_mlir searches", bold=True)
+    found = "stages, meshes", "tensors' shardings", "micro-batches", "schedule", "recomputation"
+    for i, line in enumerate(found):
+        p.text(350, 128 + 18 * i, line, size=12)
+    p.arrow((230, 82), (253, 82), (253, 140), (276, 140))
+    p.arrow((230, 228), (253, 228), (253, 170), (276, 170))
+    p.arrow((424, 155), (466, 155))
+    p.box(466, 26, 150, 258, "white")
+    p.text(541, 44, "plan", bold=True)
+    for host in range(8):
+        for device in range(8):
+            fill = BLUE if host < 4 else ORANGE
+            p.box(478 + device * 16, 92 + host * 16, 13, 13, fill, round=2)
+    p.text(541, 66, "stage 0: layers 0-15,", size=11)
+    p.text(541, 81, "FSDP over 32 GPUs", size=11)
+    p.text(541, 232, "stage 1: layers 16-31,", size=11)
+    p.text(541, 247, "FSDP over 32 GPUs", size=11)
+    p.text(541, 270, "32 micro-batches", size=11)
+    ends = ("look", "seconds, memory,\nwithout a GPU"), ("run", "with the results\nof jax.jit")
+    for i, (name, words) in enumerate(ends):
+        y = 60 + i * 118
+        p.box(646, y, 104, 72, GREEN, f"{name}\n{words}", bold=True, size=11)
+        p.arrow((616, y + 36), (646, y + 36))
+    return p
 
 
 def way() -> Picture:
@@ -336,6 +376,7 @@ def resharding() -> Picture:
 
 
 PICTURES: tuple[Callable[[], Picture], ...] = (
+    overview,
     way,
     mesh,
     sharding,

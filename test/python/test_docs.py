@@ -193,23 +193,41 @@ def test_figures_of_the_performance_page_are_those_of_the_others():
 def test_pictures_are_as_drawn(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
     pictures = importlib.import_module("pictures")
-    text = (ROOT / "docs" / "concepts.md").read_text()
+    text = "".join((ROOT / "docs" / name).read_text() for name in ("index.md", "concepts.md"))
     for draw in pictures.PICTURES:
         path = pictures.FOLDER / f"{draw.__name__}.svg"
         assert path.read_text() == draw().as_svg(), "run `python docs/site/pictures.py`"
         assert f"(pictures/{path.name})" in text
 
 
-def test_links_of_readme():
-    """The site's own links are checked when it is built; README is not a part of it."""
-    text = (ROOT / "README.md").read_text()
-    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+@pytest.mark.parametrize("name", docs_blocks.TOP)
+def test_links_of_top_pages(name):
+    """The site's own links are checked when it is built; these pages are not a part of it."""
+    page = ROOT / f"{name}.md"
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text()):
         path, _, anchor = target.partition("#")
-        assert (ROOT / path).exists(), f"README.md: there is no {path}"
+        aim = ROOT / path if path else page
+        assert aim.exists(), f"{page.name}: there is no {path}"
         if anchor:
-            headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.M)
+            headings = re.findall(r"^#+ (.*)$", aim.read_text(), re.M)
             slugs = [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings]
-            assert anchor in slugs, f"README.md: {path} has no heading {anchor}"
+            assert anchor in slugs, f"{page.name}: {path} has no heading {anchor}"
+
+
+def test_the_op_that_contributors_follow_is_there():
+    """The lines of CONTRIBUTING.md stand in the files that it names, one block in each."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    steps = re.findall(r"^\d\. \*\*.*?(?=^\d\. |^```)", text, re.M | re.S)
+    found = 0
+    for step in steps:
+        files = [ROOT / name for name in re.findall(r"`([\w/.-]+\.\w+)`", step)]
+        assert all(path.is_file() for path in files), step
+        for block in re.findall(r"^   ```\w+\n(.*?)^   ```", step, re.M | re.S):
+            lines = [line.strip() for line in block.splitlines()]
+            known = [path.read_text() for path in files]
+            assert any(all(line in text for line in lines) for text in known), block
+            found += 1
+    assert (len(steps), found) == (5, 3)
 
 
 @pytest.mark.parametrize(
