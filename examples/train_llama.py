@@ -43,20 +43,22 @@ class Config:
     length: int
     dtype: str = "bfloat16"
     attention: str = "cudnn"
+    theta: float = 1e4
+    epsilon: float = 1e-5
 
 
 SIZES = {
     "tiny": Config(4, 128, 4, 2, 256, 256, 64, "float32", "xla"),
     "7b": Config(32, 4096, 32, 32, 11008, 32000, 4096),  # Llama 2
-    "8b": Config(32, 4096, 32, 8, 14336, 128256, 8192),  # Llama 3
-    "70b": Config(80, 8192, 64, 8, 28672, 128256, 8192),
+    "8b": Config(32, 4096, 32, 8, 14336, 128256, 8192, theta=5e5),  # Llama 3
+    "70b": Config(80, 8192, 64, 8, 28672, 128256, 8192, theta=5e5),
 }
 
 
-def rotate(x: jax.Array) -> jax.Array:
+def rotate(x: jax.Array, theta: float) -> jax.Array:
     """Rotary embeddings; [rows, length, heads, size]."""
     half = x.shape[-1] // 2
-    frequencies = 1e4 ** (-jnp.arange(half) / half)
+    frequencies = theta ** (-jnp.arange(half) / half)
     angles = jnp.arange(x.shape[1])[:, None, None] * frequencies
     a, b = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
@@ -72,13 +74,16 @@ class Block(nnx.Module):
         def linear(inner: int, outer: int) -> nnx.Linear:
             return nnx.Linear(inner, outer, use_bias=False, dtype=c.dtype, rngs=rngs)
 
+        def norm() -> nnx.RMSNorm:
+            return nnx.RMSNorm(c.hidden, epsilon=c.epsilon, dtype=c.dtype, rngs=rngs)
+
         self.config = config
-        self.attention_norm = nnx.RMSNorm(c.hidden, dtype=c.dtype, rngs=rngs)
+        self.attention_norm = norm()
         self.query = linear(c.hidden, c.heads * size)
         self.key = linear(c.hidden, c.groups * size)
         self.value = linear(c.hidden, c.groups * size)
         self.out = linear(c.hidden, c.hidden)
-        self.mlp_norm = nnx.RMSNorm(c.hidden, dtype=c.dtype, rngs=rngs)
+        self.mlp_norm = norm()
         self.gate = linear(c.hidden, c.inner)
         self.up = linear(c.hidden, c.inner)
         self.down = linear(c.inner, c.hidden)
@@ -88,8 +93,8 @@ class Block(nnx.Module):
         h = self.attention_norm(x)
         heads = (*x.shape[:2], -1, c.hidden // c.heads)
         mixed = jax.nn.dot_product_attention(
-            rotate(self.query(h).reshape(heads)),
-            rotate(self.key(h).reshape(heads)),
+            rotate(self.query(h).reshape(heads), c.theta),
+            rotate(self.key(h).reshape(heads), c.theta),
             self.value(h).reshape(heads),
             is_causal=True,
             implementation=c.attention,  # type: ignore
@@ -112,7 +117,7 @@ class Llama(nnx.Module):
 
         self.embed = nnx.Embed(c.vocab, c.hidden, dtype=c.dtype, rngs=rngs)
         self.blocks = stack(rngs)
-        self.norm = nnx.RMSNorm(c.hidden, dtype=c.dtype, rngs=rngs)
+        self.norm = nnx.RMSNorm(c.hidden, epsilon=c.epsilon, dtype=c.dtype, rngs=rngs)
         self.head = nnx.Linear(c.hidden, c.vocab, use_bias=False, dtype=c.dtype, rngs=rngs)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
@@ -126,12 +131,17 @@ class Llama(nnx.Module):
 Batch = dict[str, Any]
 
 
-def make_functions(config: Config) -> tuple[Callable[[], Any], Callable[..., Any]]:
-    """`create_state()` and `train_step(state, batch)`, with the state as nnx splits it."""
+def make_functions(config: Config) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`create_state(weights)` and `train_step(state, batch)`, with the state as nnx splits it.
+
+    `weights` are those of a `Llama` as `nnx.to_pure_dict` has them, in place of drawn ones.
+    """
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4))
 
-    def create() -> tuple[Llama, nnx.Optimizer]:
+    def create(weights: Any = None) -> tuple[Llama, nnx.Optimizer]:
         model = Llama(config, nnx.Rngs(0))
+        if weights is not None:
+            nnx.update(model, weights)
         return model, nnx.Optimizer(model, tx, wrt=nnx.Param)
 
     graph = nnx.graphdef(nnx.eval_shape(create))
@@ -148,7 +158,7 @@ def make_functions(config: Config) -> tuple[Callable[[], Any], Callable[..., Any
         optimizer.update(model, gradients)
         return nnx.state((model, optimizer)), loss
 
-    return lambda: nnx.state(create()), train_step
+    return lambda weights=None: nnx.state(create(weights)), train_step
 
 
 def batches(config: Config, rows: int) -> Iterator[Batch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -106,6 +107,123 @@ def test_adapters_learn_beside_weights_that_stay(example, tmp_path):
     carried = {x.name.partition("[")[0] for x in plan.inputs if x.carried_by is not None}
     assert carried == {"state"}
     assert sum(x.name.startswith("base") for x in plan.inputs) > 10
+
+
+def test_a_llama_trains_and_checks_itself(example, tmp_path):
+    options = ("--rows", "8", "--steps", "12", "--micro-batches", "2")
+    lines = example("train_llama", *options, "--save-plan", str(tmp_path / "plan"))
+    assert difference(lines) < 1e-5
+    first, last = numbers(lines, "loss: ", r"(\S+) -> (\S+)")
+    assert last < first - 0.5
+    assert alpa_mlir.Plan.load(tmp_path / "plan").num_micro_batches == 2
+
+
+def test_llamas_have_their_sizes(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    module = importlib.import_module("train_llama")
+    published = {"7b": 6_738_415_616, "8b": 8_030_261_248, "70b": 70_553_706_496}
+    for size, expected in published.items():
+        _, (state, batch), _ = module.entry(size=size)
+        assert sum(leaf.size for leaf in jax.tree.leaves(state[0])) == expected
+        assert batch["tokens"].size == 2**22
+
+
+def hugging_face_logits(weights: dict, config: dict, tokens: np.ndarray) -> np.ndarray:
+    """A Llama in NumPy, on arrays by the names and in the layout of a checkpoint."""
+
+    def norm(x, name):
+        scale = (np.mean(x**2, -1, keepdims=True) + config["rms_norm_eps"]) ** -0.5
+        return x * scale * weights[name]
+
+    def linear(x, name):
+        return x @ weights[name].T
+
+    def rotate(x):
+        size = x.shape[-1]
+        inverse = 1 / config["rope_theta"] ** (np.arange(0, size, 2) / size)
+        angles = np.outer(np.arange(x.shape[1]), np.concatenate([inverse, inverse]))[:, None]
+        turned = np.concatenate([-x[..., size // 2 :], x[..., : size // 2]], -1)
+        return x * np.cos(angles) + turned * np.sin(angles)
+
+    x = weights["model.embed_tokens.weight"][tokens]
+    rows, length, hidden = x.shape
+    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}"
+        h = norm(x, f"{at}.input_layernorm.weight")
+        q, k, v = (
+            linear(h, f"{at}.self_attn.{name}_proj.weight").reshape(rows, length, count, -1)
+            for name, count in (("q", heads), ("k", groups), ("v", groups))
+        )
+        q, k = rotate(q), rotate(k)
+        k, v = (np.repeat(part, heads // groups, axis=2) for part in (k, v))
+        scores = np.einsum("bqhd,bkhd->bhqk", q, k) / (hidden // heads) ** 0.5
+        scores = np.where(np.tril(np.ones((length, length), bool)), scores, -np.inf)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = np.einsum("bhqk,bkhd->bqhd", scores / scores.sum(-1, keepdims=True), v)
+        x = x + linear(mixed.reshape(rows, length, hidden), f"{at}.self_attn.o_proj.weight")
+        h = norm(x, f"{at}.post_attention_layernorm.weight")
+        gate, up = (linear(h, f"{at}.mlp.{name}_proj.weight") for name in ("gate", "up"))
+        x = x + linear(gate / (1 + np.exp(-gate)) * up, f"{at}.mlp.down_proj.weight")
+    return linear(norm(x, "model.norm.weight"), "lm_head.weight")
+
+
+def test_weights_go_from_a_checkpoint_and_back(example, monkeypatch, tmp_path):
+    options = ("--rows", "8", "--micro-batches", "2", "--steps", "3")
+    lines = example("finetune_checkpoint", *options, "--output", str(tmp_path / "saved"))
+    assert difference(lines) < 1e-5
+    module = importlib.import_module("finetune_checkpoint")
+    arrays = module.read_safetensors(tmp_path / "saved" / "model.safetensors")
+    assert arrays["model.layers.3.mlp.down_proj.weight"].shape == (128, 256)  # [out, in]
+    config = module.read_config(tmp_path / "saved", 16)
+    weights = module.from_checkpoint(tmp_path / "saved", config)
+    module.to_checkpoint(tmp_path / "again", config, weights)
+    again = module.read_safetensors(tmp_path / "again" / "model.safetensors")
+    assert arrays.keys() == again.keys()
+    assert all(np.array_equal(arrays[name], again[name]) for name in arrays)
+
+    tokens = np.random.default_rng(0).integers(0, config.vocab, (2, 16))
+    model = module.Llama(config, module.nnx.Rngs(1))
+    module.nnx.update(model, weights)
+    fields = json.loads((tmp_path / "saved" / "config.json").read_text())
+    wide = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
+    expected = hugging_face_logits(wide, fields, tokens)
+    np.testing.assert_allclose(model(tokens), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("field", [{"rope_scaling": {"factor": 8}}, {"model_type": "gemma"}])
+def test_checkpoints_of_other_models_are_refused(monkeypatch, tmp_path, field):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    module = importlib.import_module("finetune_checkpoint")
+    module.write_config(tmp_path, module.SIZES["tiny"])
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | field))
+    with pytest.raises(SystemExit, match=f"error: .*{next(iter(field))}"):
+        module.read_config(tmp_path, 16)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_run(path, tmp_path):
+    """Cells one after another in a process of their own, as plain Python: no magics."""
+    cells = json.loads(path.read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert code
+    assert not any(cell.get("outputs") for cell in cells), "clear the outputs"
+    for number, text in enumerate(code):
+        compile(text, f"{path.name}, code cell {number}", "exec")
+    (tmp_path / "cells.py").write_text("\n\n".join(code) + "\n")
+    environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
+    process = subprocess.run(
+        [sys.executable, "cells.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    found = re.findall(r"^(.*): (\S+) ms a step, predicted$", process.stdout, re.M)
+    seconds = {name: float(number) for name, number in found}
+    assert seconds["found"] < seconds["data parallel"]
+    losses = re.search(r"loss: (\S+) -> (\S+)$", process.stdout, re.M)
+    assert losses is not None
+    assert float(losses[2]) < float(losses[1])
+    assert "<html" in (tmp_path / "plan.html").read_text()
 
 
 @pytest.mark.parametrize(
