@@ -200,6 +200,17 @@ def test_pictures_are_as_drawn(monkeypatch):
         assert f"(pictures/{path.name})" in text
 
 
+@pytest.mark.parametrize("page", [p for p in PAGES if "decisions" not in p.parts], ids=_name)
+def test_pages_begin_with_what_they_are(page):
+    """A title, then a paragraph that can be read by itself, before code, lists and headings."""
+    title, *rest = re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.S).split("\n\n")
+    assert title.startswith("# "), title
+    paragraph = (title.partition("\n")[2] or rest[0]).strip()
+    assert paragraph[0].isalpha() or paragraph[0] == "`", paragraph
+    assert 8 <= len(paragraph.split()) <= 130, f"{len(paragraph.split())} words: {paragraph}"
+    assert not paragraph.endswith(":"), paragraph
+
+
 @pytest.mark.parametrize("name", docs_blocks.TOP)
 def test_links_of_top_pages(name):
     """The site's own links are checked when it is built; these pages are not a part of it."""
