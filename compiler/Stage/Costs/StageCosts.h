@@ -115,6 +115,10 @@ public:
   };
   /// Whether nothing but a bound is behind a choice.
   bool isHope(unsigned id) const { return id % kSlots == kHope; }
+  unsigned numLayersOf(unsigned id) const {
+    auto [lo, hi] = examples[classOf(id)];
+    return hi - lo;
+  }
   /// Solves the requests, several at a time; those whose bounds can still be sharpened
   /// by prices of their layers get these instead.
   llvm::Error solve(llvm::ArrayRef<Request> requests);

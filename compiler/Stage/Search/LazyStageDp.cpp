@@ -395,19 +395,29 @@ llvm::Error LazyStageDp::climb(FoundPlan &best, const StageSearchSpace &space) {
       if (list.size() < kMostNeighbours &&
           llvm::none_of(list, [&](const StagePlan &other) { return areSame(plan, other); }))
         list.push_back(std::move(plan));
+    // From the most promising one on, as many as the work is allowed for.
     std::vector<StageCosts::Request> missing;
-    for (const StagePlan &plan : list)
-      if (plan.seconds < best.timed.stepSeconds)
-        llvm::append_range(missing, requestsOf(plan, /*onlyHopes=*/true));
+    size_t work = costs.work();
+    llvm::erase_if(list, [&](const StagePlan &plan) {
+      std::vector<StageCosts::Request> requests = requestsOf(plan, /*onlyHopes=*/true);
+      if (plan.seconds >= best.timed.stepSeconds || (work >= mostWork && !requests.empty()))
+        return true;
+      for (const StageCosts::Request &request : requests) {
+        bool isNew = llvm::none_of(
+            missing, [&](const StageCosts::Request &other) { return other.id == request.id; });
+        work += isNew ? costs.numLayersOf(request.id) : 0;
+        missing.push_back(request);
+      }
+      return false;
+    });
     // What is asked for first may only sharpen bounds.
     for (int tries = 0; tries < 3; ++tries)
       if (llvm::Error error = costs.solve(missing))
         return error;
     size_t first = candidates.size();
     for (const StagePlan &plan : list)
-      if (plan.seconds < best.timed.stepSeconds)
-        if (StagePlan known = solved(plan); !known.stages.empty())
-          addCandidate(known);
+      if (StagePlan known = solved(plan); !known.stages.empty())
+        addCandidate(known);
     if (llvm::Error error = reorder(best, space, first))
       return error;
   }
