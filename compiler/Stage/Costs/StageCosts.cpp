@@ -621,13 +621,43 @@ llvm::Expected<const StageCosts::HeldValues *> StageCosts::heldValues(const Plan
   auto [it, isNew] = held.try_emplace({stage.choice.id, stage.lo, stage.hi});
   if (!isNew)
     return &it->second;
-  sharding::StageView view = viewOf(stage.lo, stage.hi, wayOf(stage.choice.id));
-  llvm::Expected<std::unique_ptr<StageProblem>> problem = StageProblem::build(
-      view, modelOf(wayOf(stage.choice.id)), intraOpOptions(stage.choice.id, view));
-  if (!problem)
-    return problem.takeError();
-  it->second = (*problem)->result(pointOf(stage.choice.id), 0, 1).specs;
-  return &it->second;
+  HeldValues &values = it->second;
+  unsigned rangeClass = classOf(stage.choice.id), way = wayOf(stage.choice.id);
+  sharding::StageView view = viewOf(stage.lo, stage.hi, way);
+  Run &run = runs.find({rangeClass, way})->second;
+  if (run.moving.count(stage.choice.id % kSlots)) { // Equal stages may move other values.
+    llvm::Expected<std::unique_ptr<StageProblem>> problem =
+        StageProblem::build(view, modelOf(way), intraOpOptions(stage.choice.id, view));
+    if (!problem)
+      return problem.takeError();
+    values = (*problem)->result(pointOf(stage.choice.id), 0, 1).specs;
+    return &values;
+  }
+  auto [lo, hi] = examples[rangeClass];
+  if (stage.lo == lo && stage.hi == hi) {
+    if (llvm::Error error = state(run, rangeClass, way))
+      return std::move(error);
+    run.usedAt = ++clock;
+    values = run.problem->result(pointOf(stage.choice.id), 0, 1).specs;
+    return &values;
+  }
+  // Equal stages hold what equal ops read and make in the same way.
+  PlannedStage example{lo, hi, stage.submesh, stage.choice};
+  llvm::Expected<const HeldValues *> known = heldValues(example);
+  if (!known)
+    return known.takeError();
+  auto take = [&](Value mine, Value theirs) {
+    if (auto spec = (*known)->find(theirs); spec != (*known)->end())
+      values.try_emplace(mine, spec->second);
+  };
+  for (auto [mine, theirs] : llvm::zip_equal(view.ops, viewOf(lo, hi, way).ops)) {
+    for (auto [read, other] :
+         llvm::zip(importer::getUsedValues(mine), importer::getUsedValues(theirs)))
+      take(read, other);
+    for (auto [made, other] : llvm::zip(mine->getResults(), theirs->getResults()))
+      take(made, other);
+  }
+  return &values;
 }
 
 llvm::Expected<double> StageCosts::moveSeconds(const PlannedStage &from, const PlannedStage &to) {
