@@ -57,9 +57,23 @@ void importer::repeatForReaders(func::FuncOp main, ArrayRef<StringRef> attribute
                                 llvm::function_ref<bool(Operation *)> which) {
   Block &body = main.getBody().front();
   SmallVector<Operation *> selected;
-  for (Operation &op : body.without_terminator())
-    if (which(&op))
+  llvm::DenseMap<Operation *, unsigned> places; // A copy has that of the op behind it.
+  for (Operation &op : body) {
+    places[&op] = places.size();
+    if (!op.hasTrait<OpTrait::IsTerminator>() && which(&op))
       selected.push_back(&op);
+  }
+  // The order that a block knows would be found anew after a few copies.
+  auto isBefore = [&](Operation *a, Operation *b) {
+    unsigned place = places.lookup(a);
+    if (place != places.lookup(b))
+      return place < places.lookup(b);
+    for (Operation *next = a->getNextNode(); next && places.lookup(next) == place;
+         next = next->getNextNode())
+      if (next == b)
+        return true;
+    return false;
+  };
   // Readers come last, so going backwards each op's readers are settled.
   for (Operation *op : llvm::reverse(selected)) {
     struct Group {
@@ -81,12 +95,13 @@ void importer::repeatForReaders(func::FuncOp main, ArrayRef<StringRef> attribute
       }
       Group &group = groups[key.getDictionary(main.getContext())];
       group.uses.push_back(&use);
-      if (!group.first || user->isBeforeInBlock(group.first))
+      if (!group.first || isBefore(user, group.first))
         group.first = user;
     }
     for (auto &[key, group] : groups) {
       OpBuilder builder(group.first);
       Operation *copy = builder.clone(*op);
+      places[copy] = places.lookup(group.first);
       for (StringRef name : attributes)
         copy->removeAttr(name);
       for (NamedAttribute attribute : cast<DictionaryAttr>(key))
