@@ -204,8 +204,11 @@ llvm::Expected<Solution> solver::solveInUnits(const Problem &problem, const Solv
   unsigned bits = 0;
   while (most >> bits >= kInfinity)
     ++bits;
-  if (bits == 0)
-    return solve(problem, options);
+  if (bits == 0) {
+    if (llvm::Error error = verifyProblem(problem))
+      return error;
+    return Solver(problem, options).run();
+  }
   Problem coarse = problem;
   auto shift = [bits](std::vector<int64_t> &costs) {
     for (int64_t &cost : costs)

@@ -492,10 +492,9 @@ llvm::Error StageCosts::alignMoving(Run &run, unsigned rangeClass, unsigned way,
 
 /// The slot of the aligned point, or the given one.
 llvm::Expected<unsigned> StageCosts::alignRun(Run &run, unsigned rangeClass, unsigned way,
-                                              unsigned slot, int64_t inFlight, double slack) {
+                                              unsigned slot, int64_t inFlight, double slack) const {
   if (llvm::Error error = state(run, rangeClass, way))
     return std::move(error);
-  run.usedAt = ++clock;
   std::shared_ptr<StagePoint> point = run.chosen[slot];
   double mostSeconds = point->seconds * (1 + slack);
   int64_t mostBytes = std::max(memoryOf(way, inFlight), point->peakBytes(inFlight));
@@ -532,25 +531,48 @@ static std::vector<size_t> placesOfMovable(const sharding::StageView &view) {
   return places;
 }
 
-llvm::Expected<StageChoice> StageCosts::align(const PlannedStage &stage, int64_t inFlight,
-                                              double slack) {
-  const StageChoice &choice = stage.choice;
-  unsigned rangeClass = classOf(choice.id), way = wayOf(choice.id), slot = choice.id % kSlots;
-  Run &run = runs.find({rangeClass, way})->second;
-  auto [it, isNew] = run.aligned.try_emplace({slot, inFlight}, slot);
-  if (isNew) {
-    llvm::Expected<unsigned> found = alignRun(run, rangeClass, way, slot, inFlight, slack);
-    if (!found)
-      return found.takeError();
-    it->second = *found;
+llvm::Expected<std::vector<StageChoice>> StageCosts::align(llvm::ArrayRef<PlannedStage> stages,
+                                                           llvm::ArrayRef<int64_t> inFlight,
+                                                           double slack) {
+  using Wanted = std::pair<unsigned, int64_t>; // Slot and micro-batches in flight.
+  std::map<std::pair<unsigned, unsigned>, std::vector<Wanted>> wanted;
+  for (auto [stage, flying] : llvm::zip_equal(stages, inFlight)) {
+    std::pair<unsigned, unsigned> key(classOf(stage.choice.id), wayOf(stage.choice.id));
+    Run &run = runs.find(key)->second;
+    unsigned slot = stage.choice.id % kSlots;
+    run.usedAt = ++clock;
+    if (run.aligned.try_emplace({slot, flying}, slot).second)
+      wanted[key].push_back({slot, flying});
   }
-  // Equal stages may number their equations otherwise.
-  auto [lo, hi] = examples[rangeClass];
-  if (it->second == slot ||
-      (run.moving.count(it->second) &&
-       placesOfMovable(viewOf(lo, hi, way)) != placesOfMovable(viewOf(stage.lo, stage.hi, way))))
-    return choice;
-  return choiceOf(*run.chosen[it->second], inFlight, choice.id / kSlots * kSlots + it->second);
+  std::vector<std::pair<std::pair<unsigned, unsigned>, std::vector<Wanted>>> jobs(wanted.begin(),
+                                                                                  wanted.end());
+  llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
+    auto [rangeClass, way] = jobs[i].first;
+    Run &run = runs.find(jobs[i].first)->second;
+    for (auto [slot, flying] : jobs[i].second) {
+      llvm::Expected<unsigned> found = alignRun(run, rangeClass, way, slot, flying, slack);
+      if (!found)
+        return found.takeError();
+      run.aligned[{slot, flying}] = *found;
+    }
+    return llvm::Error::success();
+  });
+  if (error)
+    return std::move(error);
+  std::vector<StageChoice> choices;
+  for (auto [stage, flying] : llvm::zip_equal(stages, inFlight)) {
+    unsigned id = stage.choice.id, rangeClass = classOf(id), way = wayOf(id), slot = id % kSlots;
+    const Run &run = *findRun(rangeClass, way);
+    unsigned found = run.aligned.at({slot, flying});
+    // Equal stages may number their equations otherwise.
+    auto [lo, hi] = examples[rangeClass];
+    bool isKept = found == slot ||
+                  (run.moving.count(found) && placesOfMovable(viewOf(lo, hi, way)) !=
+                                                  placesOfMovable(viewOf(stage.lo, stage.hi, way)));
+    choices.push_back(isKept ? stage.choice
+                             : choiceOf(*run.chosen[found], flying, id / kSlots * kSlots + found));
+  }
+  return std::move(choices);
 }
 
 void StageCosts::settle(LayerOps layers, std::vector<sharding::PlanFilter> filters) {

@@ -142,9 +142,10 @@ public:
   const sharding::StagePoint &pointOf(unsigned id) const;
   /// What splitting its backward phase makes of it.
   llvm::Expected<sharding::BackwardParts> partsOf(unsigned id);
-  /// A planned stage's choice with equal layers split alike where that takes at most a part
-  /// of `slack` longer, or the choice itself.
-  llvm::Expected<StageChoice> align(const PlannedStage &stage, int64_t inFlight, double slack);
+  /// Choices of planned stages with equal layers split alike where that takes at most a part of
+  /// `slack` longer, or the choices themselves.
+  llvm::Expected<std::vector<StageChoice>> align(llvm::ArrayRef<PlannedStage> stages,
+                                                 llvm::ArrayRef<int64_t> inFlight, double slack);
   /// The part of a run's seconds that is the weight part of its backward phase; from
   /// the single layers, on the view on which they are fastest.
   double weightPart(unsigned lo, unsigned hi, unsigned submesh) const;
@@ -239,7 +240,7 @@ private:
   llvm::Expected<std::unique_ptr<sharding::StageProblem>> build(unsigned lo, unsigned hi,
                                                                 unsigned way) const;
   llvm::Expected<unsigned> alignRun(Run &run, unsigned rangeClass, unsigned way, unsigned slot,
-                                    int64_t inFlight, double slack);
+                                    int64_t inFlight, double slack) const;
   llvm::Error alignMoving(Run &run, unsigned rangeClass, unsigned way, double mostSeconds,
                           int64_t mostBytes, int64_t inFlight, int &slot) const;
   std::pair<LayerRangeKey, unsigned> cacheKey(unsigned rangeClass, unsigned way) const;

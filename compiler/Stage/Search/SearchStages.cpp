@@ -158,14 +158,17 @@ llvm::Error StageAttempt::align() {
   // Less than any prediction can tell.
   constexpr double kSlack = 1e-4;
   StagePlan aligned = found.plan;
+  std::vector<int64_t> inFlight;
+  for (const StageFlights &flights : found.timed.flights)
+    inFlight.push_back(flights.inFlight);
+  llvm::Expected<std::vector<StageChoice>> choices =
+      costs.align(aligned.stages, inFlight, std::min(kSlack, setup.options.tolerance));
+  if (!choices)
+    return choices.takeError();
   bool isChanged = false;
-  for (auto [stage, flights] : llvm::zip_equal(aligned.stages, found.timed.flights)) {
-    llvm::Expected<StageChoice> choice =
-        costs.align(stage, flights.inFlight, std::min(kSlack, setup.options.tolerance));
-    if (!choice)
-      return choice.takeError();
-    isChanged |= choice->id != stage.choice.id;
-    stage.choice = *choice;
+  for (auto [stage, choice] : llvm::zip_equal(aligned.stages, *choices)) {
+    isChanged |= choice.id != stage.choice.id;
+    stage.choice = choice;
   }
   if (!isChanged)
     return llvm::Error::success();
