@@ -20,6 +20,7 @@
 
 #include "mlir/Analysis/TopologicalSortUtils.h"
 #include "mlir/IR/IRMapping.h"
+#include "mlir/IR/Threading.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "mlir/Transforms/RegionUtils.h"
 #include "llvm/ADT/SetVector.h"
@@ -1899,7 +1900,8 @@ public:
   /// How many results of the step it is.
   unsigned numResults(int64_t id) const { return results.lookup(id); }
   bool isState(int64_t id) const { return states.contains(id); }
-  int64_t newId() { return next++; }
+  /// Above all that the step has.
+  int64_t firstFreeId() const { return next; }
 
 private:
   llvm::DenseMap<int64_t, StatePiece> pieces, arrays;
@@ -1911,7 +1913,9 @@ private:
 
 class StageRoller {
 public:
-  StageRoller(ModuleOp stage, StepValues &values) : stage(stage), values(values) {}
+  /// Stacks get ids from `firstId` on.
+  StageRoller(ModuleOp stage, const StepValues &values, int64_t firstId)
+      : stage(stage), values(values), nextId(firstId) {}
 
   /// Whether loops were written; `groups` are the stacks then.
   bool run();
@@ -1937,7 +1941,8 @@ private:
   }
 
   ModuleOp stage;
-  StepValues &values;
+  const StepValues &values;
+  int64_t nextId;
   std::vector<Group> groups;
   llvm::DenseMap<int64_t, unsigned> groupIndex; // By id of a member.
   std::set<Ids> refused;
@@ -2098,14 +2103,14 @@ bool StageRoller::addState(ArrayRef<int64_t> ids) {
           values.numResults(id) != 1)
         return false;
   state.isState = true;
-  state.id = values.newId();
+  state.id = nextId++;
   for (int64_t id : state.ids)
     groupIndex[id] = groups.size();
   groups.push_back(state);
   if (!isCarried || isPassedOn)
     return true;
   nextState.isState = true;
-  nextState.id = values.newId();
+  nextState.id = nextId++;
   for (int64_t id : nextState.ids)
     groupIndex[id] = groups.size();
   groups.push_back(nextState);
@@ -2156,7 +2161,7 @@ bool StageRoller::addValue(const Ids &ids, bool isTrial) {
     return true;
   Group group;
   group.ids = ids;
-  group.id = values.newId();
+  group.id = nextId++;
   group.maker = maker.getSymName();
   for (int64_t id : ids)
     groupIndex[id] = groups.size();
@@ -2829,12 +2834,18 @@ struct RollLayers : public spmd::impl::RollLayersBase<RollLayers> {
     if (!llvm::all_of(module.getOps<ModuleOp>(), isComplete))
       return; // A later pass says what is missing.
     StepValues values(module, written);
+    constexpr int64_t kMostIds = int64_t(1) << 32; // Of a stage.
+    std::vector<StageRoller> rollers;
+    for (auto stage : module.getOps<ModuleOp>())
+      if (stage->hasAttr(attr::mesh) && !isPartlyOnHost(stage))
+        rollers.emplace_back(stage, values,
+                             values.firstFreeId() + kMostIds * int64_t(rollers.size()));
+    std::vector<char> isRolled(rollers.size(), false);
+    parallelFor(&getContext(), 0, rollers.size(),
+                [&](size_t i) { isRolled[i] = rollers[i].run(); });
     std::vector<Group> groups;
-    for (auto stage : module.getOps<ModuleOp>()) {
-      if (!stage->hasAttr(attr::mesh) || isPartlyOnHost(stage))
-        continue;
-      StageRoller roller(stage, values);
-      if (!roller.run())
+    for (auto [roller, rolled] : llvm::zip_equal(rollers, isRolled)) {
+      if (!rolled)
         continue;
       numLoops += roller.numLoops;
       numIterations += roller.numIterations;
