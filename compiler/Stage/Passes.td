@@ -280,12 +280,15 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     ListOption<"meshShapes", "mesh-shapes", "std::string",
                "With submeshes: the logical shape of each, such as 1x2,2x1">,
     ListOption<"layerRanges", "layer-ranges", "std::string",
-               "With submeshes: first layer and layer after the last of each stage, such as "
-               "0-3,3-4">,
+               "First layer and layer after the last of each stage, such as 0-3,3-4; without "
+               "submeshes these are searched">,
     Option<"meshAxes", "mesh-axes", "unsigned", /*default=*/"2",
            "Axes of the mesh views that are tried where mesh-shapes does not say: 2 or 3">,
     Option<"maxDevices", "max-devices", "unsigned", /*default=*/"0",
            "Devices that a plan may take; the others stay idle. 0 for all">,
+    Option<"maxStages", "max-stages", "unsigned", /*default=*/"0",
+           "Stages that a plan may have, all of those that share a mesh counted; 1 is no pipeline. "
+           "0 for any number">,
     Option<"memoryFraction", "memory-fraction", "double", /*default=*/"0.9",
            "Part of a device's memory that a plan may use">,
     Option<"epsilon", "epsilon", "double", /*default=*/"1e-6",

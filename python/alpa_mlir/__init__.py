@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         Zero2Parallel,
         Zero3Parallel,
     )
+    from alpa_mlir.methods.kept_stages import keep_stages
     from alpa_mlir.methods.method import (
         AutoLayerOption,
         AutoShardingOption,
@@ -125,6 +126,7 @@ _HOME = {
             "Zero2Parallel",
             "Zero3Parallel",
         ),
+        "alpa_mlir.methods.kept_stages": ("keep_stages",),
         "alpa_mlir.methods.method": (
             "AutoLayerOption",
             "AutoShardingOption",
@@ -247,6 +249,7 @@ __all__ = [
     "get_global_num_devices",
     "grad",
     "init",
+    "keep_stages",
     "latest_checkpoint",
     "layer_boundary",
     "load",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from math import prod
-
 from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.stage import MeshInfo
 
 from alpa_mlir.cluster import Cluster, as_cluster
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.automatic import ShardParallel
+from alpa_mlir.methods.kept_stages import method_of
 from alpa_mlir.methods.method import ManualShardingOption, Method, UniformStageOption
 from alpa_mlir.methods.pipeshard import PipeshardParallel
 from alpa_mlir.session import default_cluster
@@ -107,29 +104,4 @@ def plan_to_method(plan: Plan) -> Method:
         >>> step = parallelize(train_step, method=plan_to_method(plan))     # doctest: +SKIP
     """
     check_type("plan_to_method", "plan", plan, Plan)
-    if len(plan.stages) == 1:
-        mesh, count = plan.meshes[0], plan.num_micro_batches
-        return ShardParallel(mesh_shape=mesh.shape, num_micro_batches=count)
-    return PipeshardParallel(
-        submeshes=[submesh_of(plan, mesh) for mesh in plan.meshes],
-        mesh_shapes=[mesh.shape for mesh in plan.meshes],
-        layers=plan.stages[-1].layers[1],
-        layer_ranges=[stage.layers for stage in plan.stages],
-        schedule=plan.schedule,
-        virtual_stages=len(plan.stages) // len(plan.meshes),
-        num_micro_batches=plan.num_micro_batches,
-    )
-
-
-def submesh_of(plan: Plan, mesh: MeshInfo) -> tuple[int, int] | tuple[int, int, str]:
-    """(hosts, devices of each, device type) of a plan's mesh."""
-    cluster = Cluster.from_dict(plan.cluster)
-    hosts: list[int] = []
-    for host, devices in enumerate(cluster.devices_per_host):
-        hosts += [host] * devices
-    taken = Counter(hosts[device] for device in mesh.devices)
-    kinds = {cluster.host_device_types[host] for host in taken}
-    each = prod(mesh.shape) // len(taken)
-    if len(set(cluster.host_device_types)) == 1:
-        return len(taken), each
-    return len(taken), each, kinds.pop()
+    return method_of(plan)

@@ -17,9 +17,9 @@ from alpa_runtime.step_arguments import PlacementSpec
 from jax.sharding import PartitionSpec
 
 from alpa_mlir.cluster import Cluster
-from alpa_mlir.compat import submesh_of
 from alpa_mlir.errors import MethodError
 from alpa_mlir.methods.automatic import ShardParallel
+from alpa_mlir.methods.kept_stages import submesh_of
 from alpa_mlir.methods.method import Method
 from alpa_mlir.methods.pipeshard import PipeshardParallel
 from alpa_mlir.stages import Options, ParallelFunction, TracedStep, shapes_of

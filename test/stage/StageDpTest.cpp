@@ -114,6 +114,13 @@ void makeProblem(RandomProblem &r, std::mt19937 &rng, const Hosts &hosts) {
   if (!p.usesAllDevices && uniform(0, 2) == 0)
     p.mostDevices = uniform(1, int(p.numDevices()));
   if (uniform(0, 2) == 0)
+    p.mostStages = unsigned(uniform(1, 4));
+  if (uniform(0, 4) == 0)
+    for (unsigned lo = 0, hi = 0; hi < p.numLayers; lo = hi) {
+      hi = unsigned(uniform(int(lo) + 1, int(p.numLayers)));
+      p.layerRanges.push_back({lo, hi});
+    }
+  if (uniform(0, 2) == 0)
     p.weightPart = [](unsigned lo, unsigned hi, unsigned m) { return (lo + hi + m) % 5 * 0.1; };
   p.leastHeld = uniform(0, 3) ? 1 : 3;
   p.choices = [&r](unsigned lo, unsigned hi, unsigned m) -> llvm::ArrayRef<StageChoice> {
@@ -134,13 +141,14 @@ void forEachPlan(const StageDpProblem &p, std::vector<PlannedStage> &stages,
   if (left < 0)
     return;
   if (lo == p.numLayers) {
-    if ((!p.usesAllDevices || left == 0) && left >= p.numReserved() && stagePlanFits(p, stages))
+    if ((!p.usesAllDevices || left == 0) && left >= p.numReserved() &&
+        stages.size() <= p.mostStages && stagePlanFits(p, stages))
       visit();
     return;
   }
   for (unsigned hi = lo + 1; hi <= p.numLayers; ++hi)
     for (unsigned m = 0; m < p.submeshes.size(); ++m)
-      if (!p.allows || p.allows(lo, hi, m))
+      if (p.mayBeStage(lo, hi, m))
         for (const StageChoice &choice : p.choices(lo, hi, m)) {
           stages.push_back({lo, hi, m, choice});
           forEachPlan(p, stages, visit);
@@ -220,7 +228,11 @@ bool check(const StageDpProblem &p, double epsilon) {
   if (plan.stages.empty() || plan.seconds > best * (1 + 1e-9) + (p.numMicroBatches - 1) * epsilon)
     return false;
   auto placed = placeStages(p, plan.stages);
-  return placed && stagePlanFits(p, plan.stages) && isPlacement(p, plan.stages, *placed) &&
+  auto mayBe = [&](const PlannedStage &stage) {
+    return p.mayBeStage(stage.lo, stage.hi, stage.submesh);
+  };
+  return placed && plan.stages.size() <= p.mostStages && llvm::all_of(plan.stages, mayBe) &&
+         stagePlanFits(p, plan.stages) && isPlacement(p, plan.stages, *placed) &&
          std::abs(stagePlanSeconds(p, plan.stages) - plan.seconds) < 1e-9;
 }
 
@@ -235,6 +247,8 @@ void makeTight(RandomProblem &r, std::mt19937 &rng) {
   p.numMicroBatches = uniform(3, 30);
   p.schedule = schedule::findSchedule(uniform(0, 2) ? "1f1b" : "1f1b-overlap");
   p.memoryBytes.assign(2, 60);
+  if (uniform(0, 1))
+    p.mostStages = unsigned(uniform(2, 5));
   for (unsigned lo = 0; lo < p.numLayers; ++lo)
     for (unsigned hi = lo + 1; hi <= p.numLayers; ++hi)
       for (unsigned m = 0; m < p.submeshes.size(); ++m)

@@ -3,6 +3,9 @@
 // RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=64 pipeline=equal-layer" | FileCheck %s --check-prefix=LAYER
 // RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=64 pipeline=equal-mesh" | FileCheck %s --check-prefix=MESH
 // RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=64 pipeline=uniform method=megatron" | FileCheck %s --check-prefix=UNIFORM
+// RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=64 schedule=auto most-virtual-stages=6 max-stages=1" | FileCheck %s --check-prefix=ONE
+// RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=64 schedule=auto most-virtual-stages=6 max-stages=3" | FileCheck %s --check-prefix=THREE
+// RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=64 schedule=auto most-virtual-stages=6 layer-ranges=0-1,1-2,2-7,7-8" | FileCheck %s --check-prefix=KEPT
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test pipeline=equal" 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test pipeline=equal-mesh submeshes=1x4,1x4" 2>&1 | FileCheck %s --check-prefix=GIVEN
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test:3 pipeline=inter-only" 2>&1 | FileCheck %s --check-prefix=LAYERS
@@ -35,6 +38,20 @@
 // MESH: alpa.stages = [
 // MESH-SAME: devices = [0, 1, 2, 3]>, layers = [0, 5]
 // MESH-SAME: devices = [4, 5, 6, 7]>, layers = [5, 8]
+
+// No more stages than are wanted, whatever the schedule; the layers that are given, on any meshes.
+// ONE: alpa.stages = [
+// ONE-SAME: layers = [0, 8]
+// THREE: alpa.stages = [
+// THREE-SAME: layers = [0,
+// THREE-COUNT-2: layers = [
+// THREE-SAME: 8],
+// THREE-NOT: layers = [
+// KEPT: alpa.stages = [
+// KEPT-SAME: layers = [0, 1]
+// KEPT-SAME: layers = [1, 2]
+// KEPT-SAME: layers = [2, 7]
+// KEPT-SAME: layers = [7, 8]
 
 // UNIFORM: alpa.stages = [
 // UNIFORM-SAME: shape = [1, 4], devices = [0, 1, 2, 3]>, layers = [0, 4]

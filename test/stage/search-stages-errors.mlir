@@ -19,6 +19,12 @@
 // RUN: printf 'device_types: {v: {memory_bytes: 1GiB, memory_bandwidth: 1e10, peak_flops: {float32: 1e10}}}\nhosts: [{devices: 3, device_type: v}, {devices: 5, device_type: v}]\nlinks: {intra_host: {bandwidth: 1e9, latency: 1e-6}, inter_host: {bandwidth: 1e9, latency: 1e-6}}\n' > %t.yaml
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=%t.yaml pipeline=equal-mesh" 2>&1 | FileCheck %s --check-prefix=EQUAL
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test max-devices=4 pipeline=uniform" 2>&1 | FileCheck %s --check-prefix=MOST
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test submeshes=1x4,1x4 max-stages=2" 2>&1 | FileCheck %s --check-prefix=STAGES
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test layer-ranges=0-1,1-2 max-stages=1" 2>&1 | FileCheck %s --check-prefix=FEW
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test layer-ranges=0-1" 2>&1 | FileCheck %s --check-prefix=END
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test layer-ranges=0-2 pipeline=uniform" 2>&1 | FileCheck %s --check-prefix=TWICE
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test layer-ranges=0-1,1-2 max-devices=1" 2>&1 | FileCheck %s --check-prefix=LIMITS
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test schedule=interleaved-1f1b max-stages=1" 2>&1 | FileCheck %s --check-prefix=SHARED
 // RUN: sed 's/alpa.layer = 1 /alpa.layer = 100000 /' %s | not alpa-opt - -alpa-search-stages=cluster=cpu-test 2>&1 | FileCheck %s --check-prefix=FAR
 
 // NONE: error: alpa-search-stages: option cluster is missing; give a cluster file or a preset
@@ -37,6 +43,12 @@
 // GAP: error: alpa-search-stages: gap must be at least 0 and below 1, and epsilon at least 0
 // EQUAL: error: alpa-search-stages: no plan exists: with pipeline 'equal-mesh' no stages use all devices of cluster {{.*}}; use pipeline 'auto'
 // MOST: error: alpa-search-stages: max-devices needs pipeline auto and no submeshes: others say which devices a plan takes
+// STAGES: error: alpa-search-stages: max-stages with submeshes, which say how many stages there are
+// FEW: error: alpa-search-stages: 2 layer-ranges with max-stages 1
+// END: error: alpa-search-stages: layer-ranges end after 1 of 2 layers
+// TWICE: error: alpa-search-stages: layer-ranges with pipeline 'uniform', which chooses the layers
+// LIMITS: error: alpa-search-stages: no plan exists with at most 1 device and stages of layers 0-1, 1-2
+// SHARED: error: alpa-search-stages: 2 stages on a mesh are more than max-stages, 1
 // FAR: error: alpa-search-stages: op 'stablehlo.dot_general' is of layer 100000, but @main has 2 ops; number layers from 0, each with an op
 module {
   func.func @main(%w: tensor<64x64xf32> {alpa.kind = "state", alpa.name = "w"}, %x: tensor<32x64xf32> {alpa.kind = "batch"}) -> tensor<32x64xf32> {

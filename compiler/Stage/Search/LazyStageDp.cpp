@@ -312,6 +312,10 @@ std::vector<StagePlan> LazyStageDp::neighbours(const FoundPlan &best,
   for (const PlannedStage &stage : stages)
     used += problem.submeshes[stage.submesh].numDevices();
   auto isAllowed = [&](const StagePlan &plan) {
+    if (!llvm::all_of(plan.stages, [&](const PlannedStage &stage) {
+          return problem.mayBeStage(stage.lo, stage.hi, stage.submesh);
+        }))
+      return false;
     return llvm::any_of(space.rules, [&](const StageRule &rule) {
       return !rule || llvm::all_of(plan.stages, [&](const PlannedStage &stage) {
         return rule(stage.lo, stage.hi, stage.submesh);
@@ -337,7 +341,7 @@ std::vector<StagePlan> LazyStageDp::neighbours(const FoundPlan &best,
     llvm::append_range(plan.stages, stages.take_front(first));
     llvm::append_range(plan.stages, others);
     llvm::append_range(plan.stages, stages.drop_front(last));
-    if (!isAllowed(plan))
+    if (plan.stages.size() > problem.mostStages || !isAllowed(plan))
       return;
     for (auto [index, stage] : llvm::enumerate(plan.stages)) {
       int64_t held = problem.held(plan.stages.size() - index);

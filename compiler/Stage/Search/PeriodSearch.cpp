@@ -17,6 +17,8 @@ StageTable::StageTable(const StageDpProblem &problem)
     : problem(problem), numLayers(problem.numLayers), numSubmeshes(problem.submeshes.size()) {
   int64_t most = problem.manual ? numSubmeshes : problem.numUsable();
   mostStages = unsigned(std::min<int64_t>(numLayers, most));
+  limitsStages = problem.mostStages < mostStages;
+  mostStages = std::min(mostStages, problem.mostStages);
   for (unsigned s = 0; s <= mostStages; ++s) {
     flights.push_back(s == 0 ? 0 : problem.inFlight(s));
     holds.push_back(s == 0 ? 0 : problem.held(s));
@@ -48,9 +50,7 @@ StageTable::StageTable(const StageDpProblem &problem)
 }
 
 void StageTable::addOptions(unsigned lo, unsigned hi, unsigned submesh) {
-  if (!problem.manualLayers.empty() && problem.manualLayers[submesh] != std::make_pair(lo, hi))
-    return;
-  if (problem.allows && !problem.allows(lo, hi, submesh))
+  if (!problem.mayBeStage(lo, hi, submesh))
     return;
   size_t begin = options.size();
   int64_t memory = problem.memoryOf(submesh);
@@ -79,6 +79,8 @@ void StageTable::addOptions(unsigned lo, unsigned hi, unsigned submesh) {
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Devices are counted in units of which there are at most so many.
 static constexpr int64_t kMostUnits = 512;
+/// Up to so many stages, where no more are wanted, bounds count those that are left.
+static constexpr unsigned kMostCounted = 8;
 /// Bounds for a period this much longer than the one asked for still do.
 static constexpr double kLonger = 1.02;
 
@@ -88,11 +90,13 @@ RestBounds::RestBounds(const StageTable &table) : table(table) {
     numDevices = problem.numUsable();
   unit = std::max<int64_t>(1, (numDevices + kMostUnits - 1) / kMostUnits);
   numUnits = numDevices / unit;
+  countsStages = table.limitsStages && table.mostStages <= kMostCounted;
   // Memory rises with the stages after: few tables for few, more apart for many.
   for (unsigned after = 0; after < table.mostStages; after = after < 4 ? after + 1 : after * 5 / 4)
-    if (buckets.empty() || table.held(after + 1) > table.held(buckets.back() + 1))
+    if (buckets.empty() || countsStages || table.held(after + 1) > table.held(buckets.back() + 1))
       buckets.push_back(after);
   tables.resize(buckets.size());
+  enough.resize(buckets.size());
 
   // By bisection; devices are what a shorter period needs more of.
   if (!isFeasible(kInfinity)) {
@@ -185,8 +189,14 @@ void RestBounds::fill(unsigned bucket) {
   bounds.assign((layers + 1) * row, kInfinity);
   std::fill(bounds.begin(), bounds.begin() + row, 0);
   int64_t held = table.held(buckets[bucket] + 1);
-  std::vector<int64_t> first(layers + 1, numUnits + 1); // Units that are enough for a row.
+  std::vector<int64_t> &first = enough[bucket];
+  first.assign(layers + 1, numUnits + 1);
   first[0] = 0;
+  // What comes before a stage: as much of the same, or what one stage fewer can do.
+  bool isFirst = countsStages && bucket + 1 == tables.size();
+  unsigned rest = countsStages && !isFirst ? bucket + 1 : bucket;
+  if (rest != bucket && tables[rest].empty())
+    fill(rest);
   llvm::SmallVector<std::pair<int64_t, double>> ways; // Units, seconds.
   for (unsigned hi = 1; hi <= layers; ++hi) {
     if (hi == layers && buckets[bucket] > 0)
@@ -196,8 +206,9 @@ void RestBounds::fill(unsigned bucket) {
       continue;
     // What the later layers need is not to be had here.
     int64_t most = (numDevices - fewestAfter[hi]) / unit;
-    for (unsigned lo = 0; lo < hi; ++lo) {
-      if (first[lo] > most)
+    for (unsigned lo = 0; lo < (isFirst ? 1 : hi); ++lo) {
+      int64_t least = enough[rest][lo];
+      if (least > most)
         continue;
       ways.clear();
       for (unsigned m = 0; m < table.numSubmeshes; ++m)
@@ -206,15 +217,15 @@ void RestBounds::fill(unsigned bucket) {
             ways.push_back({table.devices(m) / unit, option->seconds * table.partOfSum(lo, hi, m)});
       llvm::sort(ways);
       double sending = lo > 0 ? leastSend[lo] : 0, fastest = kInfinity;
-      const double *before = &bounds[lo * row];
+      const double *before = &tables[rest][lo * row];
       for (auto [units, seconds] : ways) {
         if (seconds >= fastest)
           continue;
         fastest = seconds;
-        for (int64_t i = first[lo] + units; i <= most; ++i)
+        for (int64_t i = least + units; i <= most; ++i)
           mine[i] = std::min(mine[i], before[i - units] + (seconds + sending));
-        if (first[lo] + units <= most)
-          first[hi] = std::min(first[hi], first[lo] + units);
+        if (least + units <= most)
+          first[hi] = std::min(first[hi], least + units);
       }
     }
     // Only asked for because units are rounded.
@@ -237,7 +248,7 @@ PeriodSearch::PeriodSearch(const StageTable &table)
       reserved(table.problem.manual ? 0 : table.problem.numReserved()) {
   for (unsigned s = table.mostStages; s > 0 && !table.waits(s); --s)
     firstFree = s;
-  stagesMatter = table.held(1) != table.held(table.mostStages);
+  stagesMatter = table.limitsStages || table.held(1) != table.held(table.mostStages);
   waitsEvenly = firstFree > table.mostStages;
   for (unsigned s = 3; s < firstFree; ++s)
     waitsEvenly &= table.moreInFlight(s) == table.moreInFlight(2);

@@ -32,6 +32,7 @@ public:
   const StageDpProblem &problem;
   const unsigned numLayers, numSubmeshes;
   unsigned mostStages = 0;
+  bool limitsStages = false; // Fewer than layers and devices would allow.
 
   /// The fastest way that fits with so many micro-batches in flight; null if none.
   const Option *fastest(unsigned lo, unsigned hi, unsigned submesh, int64_t inFlight) const {
@@ -117,6 +118,8 @@ private:
   std::vector<double> leastSend; // By cut.
   std::vector<unsigned> buckets; // Least number of stages after, for each table.
   std::vector<Table> tables;
+  std::vector<std::vector<int64_t>> enough; // By table and cut: units with which there is a way.
+  bool countsStages = false;                // A table for each number of stages after.
 };
 
 //===----------------------------------------------------------------------===//
@@ -176,7 +179,7 @@ private:
   const StageTable &table;
   DeviceStates states;
   RestBounds bounds;
-  bool stagesMatter = false; // More stages can need more memory.
+  bool stagesMatter = false; // More stages can need more memory, or be too many.
   bool waitsEvenly = true;   // A stage more always means as many micro-batches more.
   unsigned firstFree = 0;    // From so many stages on nothing waits.
   int64_t reserved = 0;      // Devices that have to stay idle.

@@ -120,6 +120,24 @@ static llvm::Expected<Submesh> readSubmesh(const Cluster &cluster, llvm::StringR
   return *submesh;
 }
 
+llvm::Error stage::readLayerRanges(llvm::ArrayRef<std::string> texts, unsigned numLayers,
+                                   std::vector<std::pair<unsigned, unsigned>> &ranges) {
+  unsigned next = 0;
+  for (const std::string &text : texts) {
+    llvm::SmallVector<int64_t> range;
+    if (!readNumbers(text, '-', 0, range) || range.size() != 2 || range[0] != next ||
+        range[1] <= range[0] || range[1] > int64_t(numLayers))
+      return fail("layer range '" + text + "' must begin at layer " + llvm::Twine(next) +
+                  " and end after it, at most after all " + llvm::Twine(numLayers) + " layers");
+    next = range[1];
+    ranges.push_back({unsigned(range[0]), unsigned(range[1])});
+  }
+  if (!texts.empty() && next != numLayers)
+    return fail("layer-ranges end after " + llvm::Twine(next) + " of " + llvm::Twine(numLayers) +
+                " layers");
+  return llvm::Error::success();
+}
+
 llvm::Expected<SearchSpace> stage::manualSearchSpace(const Cluster &cluster, unsigned numLayers,
                                                      unsigned meshAxes,
                                                      llvm::ArrayRef<std::string> submeshes,
@@ -177,18 +195,7 @@ llvm::Expected<SearchSpace> stage::manualSearchSpace(const Cluster &cluster, uns
     space.views.push_back(knownViews[same - known.begin()]);
   }
 
-  unsigned next = 0;
-  for (const std::string &text : layerRanges) {
-    llvm::SmallVector<int64_t> range;
-    if (!readNumbers(text, '-', 0, range) || range.size() != 2 || range[0] != next ||
-        range[1] <= range[0] || range[1] > int64_t(numLayers))
-      return fail("layer range '" + text + "' must begin at layer " + llvm::Twine(next) +
-                  " and end after it, at most after all " + llvm::Twine(numLayers) + " layers");
-    next = range[1];
-    space.layerRanges.push_back({unsigned(range[0]), unsigned(range[1])});
-  }
-  if (!layerRanges.empty() && next != numLayers)
-    return fail("layer-ranges end after " + llvm::Twine(next) + " of " + llvm::Twine(numLayers) +
-                " layers");
+  if (llvm::Error error = readLayerRanges(layerRanges, numLayers, space.layerRanges))
+    return std::move(error);
   return space;
 }

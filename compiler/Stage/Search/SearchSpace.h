@@ -19,6 +19,10 @@ struct SearchSpace {
   std::vector<std::pair<unsigned, unsigned>> layerRanges; // Empty or one for each stage.
 };
 
+/// Reads layers of stages such as "0-2": all layers in order. Errors name the entry.
+llvm::Error readLayerRanges(llvm::ArrayRef<std::string> texts, unsigned numLayers,
+                            std::vector<std::pair<unsigned, unsigned>> &ranges);
+
 /// All submeshes of the cluster and their views of up to so many axes.
 SearchSpace wholeSearchSpace(const cost::Cluster &cluster, unsigned meshAxes);
 

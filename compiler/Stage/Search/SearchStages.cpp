@@ -503,6 +503,7 @@ private:
     return prefixError("alpa-search-stages: ", std::move(error), ErrorCode::Method);
   }
   llvm::Error checkOptions();
+  std::string limitsText() const;
   llvm::Error readSchedules(StageSearchSpace &tried);
   llvm::Expected<std::unique_ptr<StageAttempt>>
   attempt(const SearchSetup &setup, std::vector<const StepVariant *> variants,
@@ -574,9 +575,27 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
   if (maxDevices && (pipeline != "auto" || !submeshes.empty()))
     return fail("max-devices needs pipeline auto and no submeshes: others say which devices a plan "
                 "takes");
-  if (submeshes.empty() && (!meshShapes.empty() || !layerRanges.empty()))
-    return fail("mesh-shapes and layer-ranges need submeshes");
+  if (submeshes.empty() && !meshShapes.empty())
+    return fail("mesh-shapes need submeshes");
+  if (maxStages && !submeshes.empty())
+    return fail("max-stages with submeshes, which say how many stages there are");
+  if (maxStages && layerRanges.size() > maxStages)
+    return fail(llvm::Twine(layerRanges.size()) + " layer-ranges with max-stages " +
+                llvm::Twine(maxStages));
+  if (submeshes.empty() && !layerRanges.empty() && pipeline != "auto" && pipeline != "equal-mesh")
+    return fail("layer-ranges with pipeline '" + pipeline + "', which chooses the layers");
   return llvm::Error::success();
+}
+
+/// The limits that the user has set, `at most 2 stages and 4 devices`.
+std::string AlpaSearchStagesPass::limitsText() const {
+  SmallVector<std::string> limits;
+  for (auto [most, noun] : {std::pair(unsigned(maxStages), "stage"), {maxDevices, "device"}})
+    if (most)
+      limits.push_back("at most " + std::to_string(most) + " " + noun + (most == 1 ? "" : "s"));
+  if (!layerRanges.empty())
+    limits.push_back("stages of layers " + llvm::join(layerRanges, ", "));
+  return llvm::join(limits, " and ");
 }
 
 /// Whether something runs once between the forward runs of all micro-batches and their
@@ -937,6 +956,9 @@ llvm::Error AlpaSearchStagesPass::run() {
                           tried.schedules.empty() ? virtualTried.stagesPerMesh : 1);
   if (!rules)
     return fail(rules.takeError());
+  if (submeshes.empty())
+    if (llvm::Error error = readLayerRanges(layerRanges, numLayers, space->layerRanges))
+      return error;
   std::vector<StageRule> even;
   if (pipeline == "auto" && !space->manual)
     even = evenRules(*described, numLayers, *space);
@@ -972,8 +994,10 @@ llvm::Error AlpaSearchStagesPass::run() {
   problem.usesAllDevices = pipeline != "auto"; // As the methods of that name do.
   if (maxDevices)
     problem.mostDevices = maxDevices;
+  if (maxStages)
+    problem.mostStages = maxStages;
   problem.manual = setup.space.manual;
-  problem.manualLayers = setup.space.layerRanges;
+  problem.layerRanges = setup.space.layerRanges;
 
   StageCostOptions &options = setup.options;
   options.numMicroBatches = numMicroBatches;
@@ -1041,6 +1065,8 @@ llvm::Error AlpaSearchStagesPass::run() {
                          "method '" + llvm::Twine(method) +
                              "' leaves no way to split the model's operators, whatever the "
                              "memory; use another method");
+      if (maxStages || maxDevices || !layerRanges.empty())
+        return makeError(ErrorCode::Infeasible, "no plan exists with " + limitsText());
       return makeError(ErrorCode::Infeasible,
                        "no plan exists: no way to split the model's operators was found for any "
                        "stage");

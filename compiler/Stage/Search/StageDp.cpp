@@ -112,7 +112,7 @@ static void useIdleDevices(const StageDpProblem &problem, StagePlan &plan) {
           problem.submeshes[m].numDevices() - problem.submeshes[stage.submesh].numDevices();
       if (idle == 0 || more <= 0)
         break;
-      if (more > idle || (problem.allows && !problem.allows(stage.lo, stage.hi, m)))
+      if (more > idle || !problem.mayBeStage(stage.lo, stage.hi, m))
         continue;
       PlannedStage before = stage;
       bool changed = false;

@@ -28,6 +28,8 @@
 #include "compiler/CostModel/Cluster.h"
 #include "compiler/Schedule/ScheduleRegistry.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -80,11 +82,13 @@ struct StageDpProblem {
   bool usesAllDevices = false;
   /// How many devices the stages may take together, whichever these are.
   int64_t mostDevices = std::numeric_limits<int64_t>::max();
+  /// How many stages there may be.
+  unsigned mostStages = std::numeric_limits<unsigned>::max();
 
-  /// Stages given by hand: stage i runs on submeshes[i], and on these layers if
-  /// there are any. Devices may then stay idle.
+  /// Stages given by hand: stage i runs on submeshes[i]. Devices may then stay idle.
   bool manual = false;
-  std::vector<std::pair<unsigned, unsigned>> manualLayers;
+  /// Layers of each stage; empty for any.
+  std::vector<std::pair<unsigned, unsigned>> layerRanges;
 
   /// Whether layers [lo, hi) may be a stage on submeshes[submesh]; null for always.
   std::function<bool(unsigned lo, unsigned hi, unsigned submesh)> allows;
@@ -113,6 +117,14 @@ struct StageDpProblem {
   }
   double partOfSum(unsigned lo, unsigned hi, unsigned submesh) const {
     return weightPart ? 1 - (numMicroBatches > 1 ? 2 : 1) * weightPart(lo, hi, submesh) : 1;
+  }
+  /// Whether layers [lo, hi) may be a stage on a submesh.
+  bool mayBeStage(unsigned lo, unsigned hi, unsigned submesh) const {
+    std::pair<unsigned, unsigned> range(lo, hi);
+    if (!layerRanges.empty() &&
+        !(manual ? layerRanges[submesh] == range : llvm::is_contained(layerRanges, range)))
+      return false;
+    return !allows || allows(lo, hi, submesh);
   }
   /// Devices that the stages may take, and those that have to stay idle.
   int64_t numUsable() const { return std::min(numDevices(), mostDevices); }

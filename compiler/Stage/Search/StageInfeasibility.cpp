@@ -43,7 +43,7 @@ static void findLayer(const StageDpProblem &problem, StageInfeasibility &infeasi
   for (unsigned layer = 0; layer < problem.numLayers; ++layer) {
     double least = kInfinity;
     for (unsigned m = 0; m < problem.submeshes.size(); ++m)
-      if (!problem.allows || problem.allows(layer, layer + 1, m))
+      if (problem.mayBeStage(layer, layer + 1, m))
         for (const StageChoice &choice : problem.choices(layer, layer + 1, m))
           least = std::min(least, partOfMemory(problem, choice, m, problem.held(1)));
     if (least < kInfinity && least > std::max(1.0, infeasibility.layerFactor)) {

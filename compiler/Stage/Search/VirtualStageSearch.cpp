@@ -26,6 +26,12 @@ llvm::Error stage::checkVirtualStages(const StageSearchSpace &tried, const Searc
                                      "virtual-stages, or raise the number of layers of "
                                      "alpa-cluster-layers",
                                      perMesh, numLayers);
+    if (perMesh > problem.mostStages)
+      return llvm::createStringError("%u stages on a mesh are more than max-stages, %u", perMesh,
+                                     problem.mostStages);
+    if (space.layerRanges.size() % perMesh != 0)
+      return llvm::createStringError("%u layer-ranges do not make %u stages on each mesh",
+                                     unsigned(space.layerRanges.size()), perMesh);
     return llvm::Error::success();
   }
   for (const cost::Submesh &submesh : space.submeshes)
@@ -54,9 +60,12 @@ VirtualStageSearch::listMeshes(unsigned stagesPerMesh) const {
   int64_t usable = problem.numUsable();
   for (auto [index, submesh] : llvm::enumerate(space.submeshes)) {
     int64_t most =
-        std::min<int64_t>(usable / submesh.numDevices(), problem.numLayers / stagesPerMesh);
+        std::min<int64_t>(usable / submesh.numDevices(),
+                          std::min(problem.numLayers, problem.mostStages) / stagesPerMesh);
+    size_t given = space.layerRanges.size();
     for (int64_t count = most; count > 0; --count)
-      if (!problem.usesAllDevices || count * submesh.numDevices() == usable)
+      if ((!problem.usesAllDevices || count * submesh.numDevices() == usable) &&
+          (given == 0 || count * stagesPerMesh == int64_t(given)))
         list.emplace_back(count, index);
   }
   // What is found with more devices rules out most with fewer.

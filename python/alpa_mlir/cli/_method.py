@@ -105,6 +105,12 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         metavar="N",
         help="with auto, how many devices the plan may take; the others stay idle",
     )
+    add(
+        "--max-stages",
+        type=count,
+        metavar="N",
+        help="with auto, how many stages the plan may have; 1 is no pipeline",
+    )
     counts = "parts of the batch; several or `any` to choose from (default: any with auto, else 1)"
     if asks_about_micro_batches:
         add(
@@ -198,7 +204,7 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
         "--layer-ranges",
         type=_ranges,
         metavar="LO-END,..",
-        help="with pipeshard: layers of each stage, such as 0-2,2-4",
+        help="layers of each stage, such as 0-2,2-4; with auto the meshes are searched",
     )
 
 
@@ -227,7 +233,7 @@ _FIELDS = {
 }
 # Those of one method.
 _OWN = {
-    "auto": ("pipeline", "max_devices"),
+    "auto": ("pipeline", "max_devices", "max_stages", "layer_ranges"),
     "shard": ("mesh_shape", "device_type"),
     "pipeshard": ("submeshes", "mesh_shapes", "layer_ranges"),
 }
@@ -235,7 +241,7 @@ OPTIONS: tuple[str, ...] = (
     "method",
     "keep_stages",
     *_FIELDS,
-    *(name for names in _OWN.values() for name in names),
+    *dict.fromkeys(name for names in _OWN.values() for name in names),
 )
 
 
@@ -248,7 +254,10 @@ def method_of(options: argparse.Namespace, default: Method | None) -> Method:
     Raises:
         MethodError: options that do not go together.
     """
+    from alpa_runtime.plan import Plan
+
     from alpa_mlir.methods.automatic import AutoParallel, OneMesh, ShardParallel
+    from alpa_mlir.methods.kept_stages import keep_stages
     from alpa_mlir.methods.pipeshard import PipeshardParallel
 
     kinds: dict[str, type[Method]] = {
@@ -268,7 +277,7 @@ def method_of(options: argparse.Namespace, default: Method | None) -> Method:
                     where="plan",
                     fix=f"leave one of them out: {flag} or --keep-stages",
                 )
-        base = _kept_stages(options.keep_stages, base)
+        base = keep_stages(Plan.load(options.keep_stages), base)
     if isinstance(base, OneMesh):  # DataParallel and the like, whose shardings may be replaced.
         base = ShardParallel(**{item.name: getattr(base, item.name) for item in all_fields(base)})
     name = options.method or next(n for n, kind in kinds.items() if type(base) is kind)
@@ -281,35 +290,18 @@ def method_of(options: argparse.Namespace, default: Method | None) -> Method:
         fields["num_micro_batches"] = None
     if "layer_loops" in fields:
         fields["layer_loops"] = _LAYER_LOOPS[fields["layer_loops"]]
-    for owner, own in _OWN.items():
-        for option in own:
-            value = getattr(options, option)
-            if value is None:
-                continue
-            if owner != name:
-                flag = "--" + option.replace("_", "-")
-                raise MethodError(
-                    f"{flag} with method {name!r}", where="plan", fix=f"use --method {owner}"
-                )
-            fields[option] = value
+    for option in dict.fromkeys(option for own in _OWN.values() for option in own):
+        value = getattr(options, option)
+        if value is None:
+            continue
+        if option not in _OWN[name]:
+            flag = "--" + option.replace("_", "-")
+            owners = " or ".join(f"--method {owner}" for owner in _OWN if option in _OWN[owner])
+            raise MethodError(f"{flag} with method {name!r}", where="plan", fix=f"use {owners}")
+        fields[option] = value
     if type(base) is kinds[name]:
         return replace(base, **fields)
     return kinds[name](**fields)
-
-
-def _kept_stages(folder: str, default: Method) -> Method:
-    """The stages and meshes of a plan, with everything else as the default has it."""
-    from alpa_runtime.plan import Plan
-
-    from alpa_mlir.compat import plan_to_method
-    from alpa_mlir.methods.method import Method
-
-    kept = plan_to_method(Plan.load(folder))
-    decided = {"num_micro_batches", "schedule", "virtual_stages", "layers"}
-    names = {item.name for item in all_fields(Method)} - decided
-    # Several stages on each mesh are one schedule's; others order the same stages.
-    schedule = kept.schedule if kept.stages_per_mesh > 1 else "auto"
-    return replace(kept, schedule=schedule, **{name: getattr(default, name) for name in names})
 
 
 def _counts(text: str) -> Any:

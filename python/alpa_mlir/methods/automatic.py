@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import InitVar, dataclass, field, replace
+from functools import partial
 from math import prod
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.compiler import pipeline_methods
@@ -15,9 +16,11 @@ from alpa_mlir.methods.method import (
     AutoShardingOption,
     ManualShardingOption,
     Method,
+    check_layer_ranges,
     chosen_shardings,
     is_mesh_shape,
     is_whole,
+    layer_ranges_text,
     submeshes_text,
 )
 from alpa_mlir.methods.schedule import Schedule
@@ -36,12 +39,18 @@ class AutoParallel(Method):
             `docs/methods.md` such as `"equal-layer"`.
         max_devices: how many devices the plan may take, whichever are fastest; the others stay
             idle. None for all. Needs `pipeline="auto"`.
+        max_stages: how many stages the plan may have, all of those that share a mesh counted; 1
+            is no pipeline. None for any number.
+        layer_ranges: [first, end) of each stage's layers, which the plan keeps; meshes, shardings
+            and schedule are searched. `layers` is then the last end. None for any.
 
     Example:
         >>> AutoParallel(num_micro_batches=4).num_micro_batches
         4
         >>> AutoParallel(pipeline="inter-only").pipeline
         'inter-only'
+        >>> AutoParallel(max_stages=1, max_devices=8).max_stages
+        1
     """
 
     searches_counts: ClassVar[bool] = True
@@ -51,22 +60,33 @@ class AutoParallel(Method):
     remat: str | Sequence[int] = "auto"
     pipeline: str = "auto"
     max_devices: int | None = None
+    max_stages: int | None = None
+    layer_ranges: Sequence[tuple[int, int]] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_devices is not None:
-            if not is_whole(self.max_devices, 1):
+        for name in ("max_devices", "max_stages"):
+            value = getattr(self, name)
+            if value is not None and not is_whole(value, 1):
                 raise MethodError(
-                    f"max_devices {self.max_devices!r}",
+                    f"{name} {value!r}",
                     where="AutoParallel",
                     fix="use a whole number of at least 1",
                 )
-            if self.pipeline != "auto":
-                raise MethodError(
-                    "max_devices with a pipeline that takes all devices",
-                    where="AutoParallel",
-                    fix='use pipeline="auto", or a smaller cluster',
-                )
+        if self.max_devices is not None and self.pipeline != "auto":
+            raise MethodError(
+                "max_devices with a pipeline that takes all devices",
+                where="AutoParallel",
+                fix='use pipeline="auto", or a smaller cluster',
+            )
+        if self.max_stages is not None and self.max_stages < self.stages_per_mesh:
+            raise MethodError(
+                f"max_stages {self.max_stages} with {self.stages_per_mesh} stages on each mesh",
+                where="AutoParallel",
+                fix="use another schedule, or more stages",
+            )
+        if self.layer_ranges is not None:
+            self._check_layer_ranges(self.layer_ranges)
         if self.pipeline not in pipeline_methods():
             raise MethodError(
                 f"unknown pipeline {self.pipeline!r}",
@@ -74,9 +94,64 @@ class AutoParallel(Method):
                 fix=f"use one of {', '.join(pipeline_methods())}",
             )
 
+    def _check_layer_ranges(self, given: Any) -> None:
+        check_layer_ranges(given, "AutoParallel")
+        ends = [0, *(end for _, end in given)]
+        if not given or any(lo != end for (lo, _), end in zip(given, ends, strict=False)):
+            raise MethodError(
+                f"layer_ranges {given!r}",
+                where="AutoParallel",
+                fix="give all layers in order, such as [(0, 2), (2, 4)]",
+            )
+        if self.layers not in (0, ends[-1]):
+            raise MethodError(
+                f"layer_ranges of {ends[-1]} layers with layers={self.layers}",
+                where="AutoParallel",
+                fix="leave layers out, or give ranges of all of them",
+            )
+        if self.pipeline not in ("auto", "equal-mesh"):
+            raise MethodError(
+                f"layer_ranges with pipeline {self.pipeline!r}, which chooses the layers",
+                where="AutoParallel",
+                fix='use pipeline="auto" or "equal-mesh"',
+            )
+        most = self.max_stages
+        if most is not None and len(given) > most:
+            raise MethodError(
+                f"{len(given)} layer_ranges with max_stages {most}",
+                where="AutoParallel",
+                fix="leave one of them out",
+            )
+
+    def settled(self, cluster: Cluster, marked_layers: Callable[[], int]) -> Method:
+        """With as many layers as `layer_ranges` has, whether or not the step marks these."""
+        if self.layer_ranges is None:
+            return self
+        layers = self.layer_ranges[-1][1]
+        return replace(self, layers=0 if marked_layers() == layers else layers)
+
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
-        most = {} if self.max_devices is None else {"max-devices": str(self.max_devices)}
-        return {"pipeline": self.pipeline, **most}
+        options = {"pipeline": self.pipeline}
+        if self.max_devices is not None:
+            options["max-devices"] = str(self.max_devices)
+        if self.max_stages is not None:
+            options["max-stages"] = str(self.max_stages)
+        if self.layer_ranges is not None:
+            options["layer-ranges"] = layer_ranges_text(self.layer_ranges)
+        return options
+
+    def lifted_limits(self) -> Iterator[tuple[str, int, Callable[[int | None], Method]]]:
+        for name in ("max_stages", "max_devices"):
+            value = getattr(self, name)
+            if value is not None:
+                yield name, value, partial(_with, self, name)
+        if self.layer_ranges is not None:
+            layers = self.layer_ranges[-1][1]
+            yield "layer_ranges", 0, lambda _: replace(self, layer_ranges=None, layers=layers)
+
+
+def _with(method: AutoParallel, name: str, value: int | None) -> Method:
+    return replace(method, **{name: value})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar, cast, final
@@ -66,6 +66,33 @@ def _text(submesh: SubmeshLike, where: str) -> str:
             fix="give the type a name without commas, braces and quotes in the cluster's file",
         )
     return f"{text}@{parts[2]}"
+
+
+def check_layer_ranges(ranges: Sequence[tuple[int, int]], where: str) -> None:
+    """Raise an error if one is no [first, end) of layers.
+
+    Raises:
+        MethodError: as said.
+    """
+    check_type(where, "layer_ranges", ranges, ROW)
+    for layers in ranges:
+        given: Any = layers
+        if is_single(given) or len(given) != 2 or not all(is_whole(x, 0) for x in given):
+            raise MethodError(
+                f"layer range {layers!r}",
+                where=where,
+                fix="give [first, end) numbers of layers, such as (0, 2)",
+            )
+
+
+def layer_ranges_text(ranges: Sequence[tuple[int, int]]) -> str:
+    """As the option of `alpa-search-stages` reads them.
+
+    Example:
+        >>> layer_ranges_text([(0, 2), (2, 4)])
+        '0-2,2-4'
+    """
+    return ",".join(f"{lo}-{hi}" for lo, hi in ranges)
 
 
 _jax: Any = jax
@@ -602,6 +629,12 @@ class Method(ABC):
     def has_fixed_meshes(self) -> bool:
         """Whether the user has decided how many devices a plan takes."""
         return False
+
+    def lifted_limits(self) -> Iterator[tuple[str, int, Callable[[int | None], Method]]]:
+        """Limits on plans that the user has set, to say what would fit without: the field, its
+        value, and the method with another one or, for None, without it. A value of 0 is no number.
+        """
+        return iter(())
 
     def settled(self, cluster: Cluster, marked_layers: Callable[[], int]) -> Method:
         """The method for one step, where what was chosen depends on the step.

@@ -24,9 +24,11 @@ from alpa_mlir.methods.method import (
     StageOption,
     SubmeshLike,
     UniformStageOption,
+    check_layer_ranges,
     chosen_shardings,
     is_mesh_shape,
     is_whole,
+    layer_ranges_text,
     submeshes_text,
 )
 
@@ -117,13 +119,7 @@ class PipeshardParallel(Method):
                     where=_WHERE,
                     fix="give one to three sizes whose product is the submesh's devices",
                 )
-        for layers in self.layer_ranges or ():
-            if len(layers) != 2 or not all(is_whole(x, 0) for x in layers):
-                raise MethodError(
-                    f"layer range {layers!r}",
-                    where=_WHERE,
-                    fix="give [first, end) numbers of layers, such as (0, 2)",
-                )
+        check_layer_ranges(self.layer_ranges or (), _WHERE)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -249,7 +245,7 @@ class PipeshardParallel(Method):
         if self.mesh_shapes is not None:
             options["mesh-shapes"] = ",".join("x".join(map(str, s)) for s in self.mesh_shapes)
         if self.layer_ranges is not None:
-            options["layer-ranges"] = ",".join(f"{lo}-{hi}" for lo, hi in self.layer_ranges)
+            options["layer-ranges"] = layer_ranges_text(self.layer_ranges)
         return options
 
 

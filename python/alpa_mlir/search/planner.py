@@ -208,7 +208,7 @@ class Candidates:
         self._step = modules
         self._modules: dict[int, Module] = {}  # Of so many micro-batches, in layers.
         self._exact: dict[tuple[int, str, str], Found] = {}
-        self._estimates: dict[tuple[int, str, str, Cluster, str], Tried] = {}
+        self._estimates: dict[tuple[tuple[str, ...], Cluster, str], Tried] = {}
         self._tried: dict[tuple[int, str, str], Tried] = {}
         self._progress = progress
         self._done = 0
@@ -263,7 +263,7 @@ class Candidates:
             dtype: of all floating-point numbers that are wider; see `alpa-lower-precision`.
         """
         cluster = cluster or self.cluster
-        key = (*_key(count, method), cluster, dtype)
+        key = self._question(count, method, coarse=True), cluster, dtype
         if key not in self._estimates:
             is_own = cluster is self.cluster and not dtype
             tried = self._own_estimate(count, method) if is_own else None
@@ -915,6 +915,7 @@ def explain_infeasibility(planner: Planner, error: InfeasiblePlanError) -> Infea
 
 def _changes(planner: Planner) -> Iterator[str]:
     method = planner.method
+    yield from _lifted_limits(planner, method)
     count = _more_micro_batches(planner, method)
     if count is not None:
         yield f"fits with {count} micro-batches"
@@ -970,6 +971,26 @@ def _more_micro_batches(planner: Planner, method: Method) -> int | None:
         last = count
         allowed = [n for n in allowed if n > count]
     return None
+
+
+def _lifted_limits(planner: Planner, method: Method) -> Iterator[str]:
+    """Of the limits that the user has set, the least change of each alone that makes a plan fit."""
+    for name, value, changed in method.lifted_limits():
+        count = _fits(planner, changed(None))
+        if count is None:
+            continue
+        if not value:
+            yield f"fits without {name}"
+            continue
+        most = planner.candidates.estimate(count, changed(None)).stages
+        if name == "max_devices":
+            most = planner.candidates.cluster.num_devices
+        least = _least(
+            range(value + 1, most),
+            most,
+            lambda n, changed=changed: bool(_fits(planner, changed(n))),
+        )
+        yield f"fits with {name}={least}"
 
 
 def _more_hosts(planner: Planner, method: Method) -> Iterator[str]:

@@ -120,6 +120,8 @@ def test_every_option_reaches_its_method():
     )
     assert method() == alpa_mlir.AutoParallel()
     assert method("--max-devices", "3") == alpa_mlir.AutoParallel(max_devices=3)
+    few = method("--max-stages", "2", "--layer-ranges", "0-3,3-4")
+    assert few == alpa_mlir.AutoParallel(max_stages=2, layer_ranges=[(0, 3), (3, 4)])
     assert method("--micro-batches", "any").num_micro_batches is None
     assert method("--micro-batches", "2,8").num_micro_batches == (2, 8)
     rounds = method("--schedule", "interleaved-1f1b", "--virtual-stages", "3")
