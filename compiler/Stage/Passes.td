@@ -282,6 +282,15 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     ListOption<"layerRanges", "layer-ranges", "std::string",
                "First layer and layer after the last of each stage, such as 0-3,3-4; without "
                "submeshes these are searched">,
+    ListOption<"startSubmeshes", "start-submeshes", "std::string",
+               "Search near a plan from before: hosts x devices of each of its meshes, as in "
+               "submeshes. Only these submeshes and those of the next sizes are looked at, and of "
+               "several stages on a mesh only as many as it has">,
+    ListOption<"startLayers", "start-layers", "std::string",
+               "With start-submeshes: the layers of each of its stages, in which another number of "
+               "layers is cut in proportion">,
+    Option<"startSchedule", "start-schedule", "std::string", /*default=*/"\"1f1b\"",
+           "With start-submeshes: its schedule">,
     Option<"meshAxes", "mesh-axes", "unsigned", /*default=*/"2",
            "Axes of the mesh views that are tried where mesh-shapes does not say: 2 or 3">,
     Option<"maxDevices", "max-devices", "unsigned", /*default=*/"0",

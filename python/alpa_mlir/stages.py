@@ -29,6 +29,7 @@ from alpa_mlir.methods.automatic import AutoParallel
 from alpa_mlir.methods.method import Method
 from alpa_mlir.search.frontier import AXES, Axis, Frontier, find_frontier
 from alpa_mlir.search.planner import find_plan
+from alpa_mlir.search.warm_start import WarmStart
 from alpa_mlir.trace import tracing
 from alpa_mlir.trace.layer_markers import SCOPE as BOUNDARY_SCOPE
 from alpa_mlir.trace.tracing import Traced, known_positions
@@ -110,6 +111,7 @@ class TracedStep:
         cluster: ClusterLike = None,
         method: Method | None = None,
         *,
+        start: Plan | str | Path | None = None,
         cache: CacheLike | None = None,
         progress: bool | Progress = False,
     ) -> PlannedStep:
@@ -119,6 +121,11 @@ class TracedStep:
             cluster: a `Cluster`, the name of a preset, a file, a dictionary; by default that of
                 the function, and without one the devices of this process.
             method: by default that of the function, and without one `AutoParallel()`.
+            start: a plan from before, or the folder where it was saved, for this step or one like
+                it, on this cluster or another one. The search looks near it, which takes seconds:
+                its own stages, where there may be such, and others on meshes of its sizes and the
+                next ones, with numbers of micro-batches next to its own. `Plan.diff` says what
+                changed.
             cache: whether plans are kept on disk and found again, or the folder to keep them
                 in; by default that of the function. docs/running.md says where they are.
             progress: True for a bar that says what is being tried, or a function of
@@ -133,15 +140,21 @@ class TracedStep:
         check_type("TracedStep.plan", "method", method, Method, None)
         check_type("TracedStep.plan", "cache", cache, CACHE, None)
         check_type("TracedStep.plan", "progress", progress, FLAG, FUNCTION)
+        check_type("TracedStep.plan", "start", start, Plan, str, Path, None)
+        if start is not None and not isinstance(start, Plan):
+            start = Plan.load(start)
+        near = None if start is None else WarmStart.of(start)
         described = as_cluster(self.cluster if cluster is None else cluster)
         method = self.method if method is None else method
         if self.options.micro_batch_semantics is not None:
             method = replace(method, micro_batch_semantics=self.options.micro_batch_semantics)
         method = method.settled(described, lambda: _marked_layers(self.traced))
+        if near is not None:
+            near.check(method)
         in_rounds = method.of_rounds(self.traced.rounds)
         folder = chosen_folder(self.options.cache if cache is None else cache)
         try:
-            plan = find_plan(self.traced, described, in_rounds, folder, progress)
+            plan = find_plan(self.traced, described, in_rounds, folder, progress, near)
         except MicroBatchError as error:
             if self.traced.with_loops is None or in_rounds.num_micro_batches in (
                 method.num_micro_batches,
@@ -153,7 +166,7 @@ class TracedStep:
                 stacklevel=2,
             )
             traced = self.traced.with_loops()
-            plan = find_plan(traced, described, method, folder, progress)
+            plan = find_plan(traced, described, method, folder, progress, near)
             return PlannedStep(traced, plan, self.options).called()
         if self.traced.rounds > 1 and plan.schedule == "inference":
             warnings.warn(_OTHER_ROWS, stacklevel=2)

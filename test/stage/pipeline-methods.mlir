@@ -6,6 +6,8 @@
 // RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=64 schedule=auto most-virtual-stages=6 max-stages=1" | FileCheck %s --check-prefix=ONE
 // RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=64 schedule=auto most-virtual-stages=6 max-stages=3" | FileCheck %s --check-prefix=THREE
 // RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=64 schedule=auto most-virtual-stages=6 layer-ranges=0-1,1-2,2-7,7-8" | FileCheck %s --check-prefix=KEPT
+// RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test num-micro-batches=64 start-submeshes=1x4,1x4 start-layers=0-5,5-8" | FileCheck %s --check-prefix=NEAR
+// RUN: alpa-opt %s -alpa-search-stages="cluster=cpu-test:1 num-micro-batches=64 start-submeshes=1x4@a100,1x4@a100 start-layers=0-3,3-6 start-schedule=zb-h1" | FileCheck %s --check-prefix=FEWER
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test pipeline=equal" 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test pipeline=equal-mesh submeshes=1x4,1x4" 2>&1 | FileCheck %s --check-prefix=GIVEN
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test:3 pipeline=inter-only" 2>&1 | FileCheck %s --check-prefix=LAYERS
@@ -52,6 +54,14 @@
 // KEPT-SAME: layers = [1, 2]
 // KEPT-SAME: layers = [2, 7]
 // KEPT-SAME: layers = [7, 8]
+
+// Near a plan: meshes of its sizes, and of the next ones.
+// NEAR: possible_stages = 216
+// NEAR: alpa.stages = [
+// NEAR-SAME: layers = [0,
+// FEWER: possible_stages = 108
+// FEWER: alpa.stages = [
+// FEWER-SAME: 8],
 
 // UNIFORM: alpa.stages = [
 // UNIFORM-SAME: shape = [1, 4], devices = [0, 1, 2, 3]>, layers = [0, 4]

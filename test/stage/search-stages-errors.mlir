@@ -25,6 +25,12 @@
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test layer-ranges=0-2 pipeline=uniform" 2>&1 | FileCheck %s --check-prefix=TWICE
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test layer-ranges=0-1,1-2 max-devices=1" 2>&1 | FileCheck %s --check-prefix=LIMITS
 // RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test schedule=interleaved-1f1b max-stages=1" 2>&1 | FileCheck %s --check-prefix=SHARED
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test start-submeshes=1x4" 2>&1 | FileCheck %s --check-prefix=BOTH
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test start-submeshes=1x4 start-layers=0-1,0-2" 2>&1 | FileCheck %s --check-prefix=CUT
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test start-submeshes=1x4,1x4 start-layers=0-1" 2>&1 | FileCheck %s --check-prefix=EACH
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test start-submeshes=4 start-layers=0-1" 2>&1 | FileCheck %s --check-prefix=SIZES
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test start-submeshes=1x4 start-layers=0-1 pipeline=uniform" 2>&1 | FileCheck %s --check-prefix=FREE
+// RUN: not alpa-opt %s -alpa-search-stages="cluster=cpu-test start-submeshes=1x4 start-layers=0-1 start-schedule=fifo" 2>&1 | FileCheck %s --check-prefix=ORDER
 // RUN: sed 's/alpa.layer = 1 /alpa.layer = 100000 /' %s | not alpa-opt - -alpa-search-stages=cluster=cpu-test 2>&1 | FileCheck %s --check-prefix=FAR
 
 // NONE: error: alpa-search-stages: option cluster is missing; give a cluster file or a preset
@@ -49,6 +55,12 @@
 // TWICE: error: alpa-search-stages: layer-ranges with pipeline 'uniform', which chooses the layers
 // LIMITS: error: alpa-search-stages: no plan exists with at most 1 device and stages of layers 0-1, 1-2
 // SHARED: error: alpa-search-stages: 2 stages on a mesh are more than max-stages, 1
+// BOTH: error: alpa-search-stages: start-submeshes and start-layers go together
+// CUT: error: alpa-search-stages: layer range '0-2' must begin at layer 1 and end after it
+// EACH: error: alpa-search-stages: 1 start-layers for 2 start-submeshes
+// SIZES: error: alpa-search-stages: start-submeshes '4' must be hosts x devices of each, such as 1x2
+// FREE: error: alpa-search-stages: start-submeshes need pipeline auto and no submeshes
+// ORDER: error: alpa-search-stages: unknown start-schedule 'fifo'; expected 1f1b
 // FAR: error: alpa-search-stages: op 'stablehlo.dot_general' is of layer 100000, but @main has 2 ops; number layers from 0, each with an op
 module {
   func.func @main(%w: tensor<64x64xf32> {alpa.kind = "state", alpa.name = "w"}, %x: tensor<32x64xf32> {alpa.kind = "batch"}) -> tensor<32x64xf32> {

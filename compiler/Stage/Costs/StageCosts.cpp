@@ -361,6 +361,14 @@ llvm::Expected<bool> StageCosts::improve(Run &run, unsigned rangeClass, unsigned
   return true;
 }
 
+void StageCosts::setTolerance(double part) {
+  if (part < options.tolerance)
+    for (auto &[key, run] : runs)
+      for (auto &[inFlight, answer] : run.answers)
+        answer.isImproved = false;
+  options.tolerance = part;
+}
+
 llvm::Expected<bool> StageCosts::improve(llvm::ArrayRef<Request> requests) {
   std::map<std::pair<unsigned, unsigned>, std::set<int64_t>> wanted;
   for (const Request &request : requests) {

@@ -125,6 +125,9 @@ public:
   /// Spends more time on solutions that are further above their bounds than
   /// `tolerance`, once for each. Whether any got better.
   llvm::Expected<bool> improve(llvm::ArrayRef<Request> requests);
+  /// From now on; solutions may be improved once more where it falls.
+  void setTolerance(double part);
+  double tolerance() const { return options.tolerance; }
   /// The fastest known solution for so many micro-batches in flight; none if none fits.
   std::optional<StageChoice> known(unsigned id, int64_t inFlight) const;
 

@@ -526,6 +526,12 @@ llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
   if (llvm::any_of(space.schedules, [](const auto *info) { return info->splitsBackward; }))
     if (llvm::Error error = costs.askAll())
       return std::move(error);
+  FoundPlan own;
+  for (const schedule::ScheduleInfo *schedule : space.schedules)
+    if (space.start)
+      if (llvm::Error error = beat(own, schedule, space.start, own.plan.seconds * (1 - gap)))
+        return std::move(error);
+  best = own;
   // By the DP's formula, which is about as far off for all schedules.
   for (const schedule::ScheduleInfo *schedule : space.schedules)
     for (const StageRule &rule : space.rules)
@@ -541,7 +547,43 @@ llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
   if (best.schedule)
     if (llvm::Error error = finish(best, space))
       return std::move(error);
+  if (space.lastTolerance > 0)
+    for (FoundPlan *found : {&best, &own})
+      if (found->schedule)
+        if (llvm::Error error = polish(*found, space.lastTolerance))
+          return std::move(error);
+  if (own.schedule && own.timed.stepSeconds < best.timed.stepSeconds)
+    best = std::move(own);
   return best;
+}
+
+llvm::Error LazyStageDp::polish(FoundPlan &found, double tolerance) {
+  const double before = costs.tolerance();
+  costs.setTolerance(tolerance);
+  setObjective(found.searched, nullptr);
+  problem.schedule = found.schedule;
+  if (found.schedule->splitsBackward)
+    problem.leastHeld = heldBy(found.plan, found.timed);
+  auto end = llvm::scope_exit([&] {
+    costs.setTolerance(before); // That the store has them by.
+    problem.leastHeld = 1;
+  });
+  while (true) {
+    llvm::Expected<bool> better = costs.improve(requestsOf(found.plan, /*onlyHopes=*/false));
+    if (!better)
+      return better.takeError();
+    StagePlan plan = *better ? solved(found.plan) : StagePlan();
+    if (plan.stages.empty())
+      return llvm::Error::success();
+    llvm::Expected<TimedPlan> timed = timer.time(plan, problem);
+    if (!timed)
+      return timed.takeError();
+    if (timed->devices.empty() || !timed->fits(problem, plan) ||
+        timed->stepSeconds >= found.timed.stepSeconds)
+      return llvm::Error::success();
+    found.plan = std::move(plan);
+    found.timed = std::move(*timed);
+  }
 }
 
 /// What the DP, which counts every schedule by itself and by a formula, does not see.

@@ -30,6 +30,11 @@ struct StageSearchSpace {
   std::vector<const schedule::ScheduleInfo *> reorderings;
   /// For a schedule that takes several stages on a mesh, the only one then: how many.
   unsigned stagesPerMesh = 0;
+  /// Where a search begins: the stages of a plan from before, which bound the others; or null.
+  StageRule start;
+  /// How far, as a part, the stages of the plan may be above their bounds in the end, where
+  /// `StageCostOptions::tolerance` is more; 0 where it is not.
+  double lastTolerance = 0;
 };
 
 struct FoundPlan {
@@ -52,6 +57,8 @@ public:
   LazyStageDp(StageCosts &costs, const PlanTimer &timer, StageDpProblem problem, double gap);
 
   llvm::Expected<FoundPlan> run(const StageSearchSpace &space);
+  /// Spends more time on the stages of a plan, up to that tolerance.
+  llvm::Error polish(FoundPlan &found, double tolerance);
 
   /// From now on, as if memory were no matter.
   void ignoreMemory();

@@ -3,7 +3,6 @@
 #include "compiler/Stage/Search/PipelineMethods.h"
 
 #include "llvm/ADT/STLExtras.h"
-#include <map>
 
 using namespace alpa;
 using namespace alpa::stage;
@@ -21,25 +20,6 @@ llvm::ArrayRef<sharding::MethodInfo> stage::pipelineMethodTable() { return kPipe
 
 llvm::Error stage::checkPipelineMethod(llvm::StringRef name) {
   return sharding::checkName("pipeline", kPipelines, name);
-}
-
-/// Takes out the submeshes that are not kept, and views that only they have.
-static void keepSubmeshes(SearchSpace &space, llvm::function_ref<bool(const Submesh &)> keep) {
-  SearchSpace kept;
-  std::map<unsigned, unsigned> keptViews;
-  for (auto [submesh, views] : llvm::zip_equal(space.submeshes, space.views)) {
-    if (!keep(submesh))
-      continue;
-    kept.submeshes.push_back(submesh);
-    auto &own = kept.views.emplace_back();
-    for (unsigned view : views) {
-      auto [it, isNew] = keptViews.try_emplace(view, kept.meshes.size());
-      if (isNew)
-        kept.meshes.push_back(space.meshes[view]);
-      own.push_back(it->second);
-    }
-  }
-  space = std::move(kept);
 }
 
 /// Submeshes of the shape of a given one, whatever their devices; none if one of

@@ -6,6 +6,7 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include <algorithm>
+#include <map>
 
 using namespace alpa;
 using namespace alpa::stage;
@@ -47,15 +48,39 @@ static unsigned addMesh(SearchSpace &space, LogicalMesh mesh) {
   return index;
 }
 
+void stage::addSubmesh(SearchSpace &space, const Cluster &cluster, const Submesh &submesh,
+                       unsigned meshAxes) {
+  if (llvm::is_contained(space.submeshes, submesh))
+    return;
+  space.submeshes.push_back(submesh);
+  auto &views = space.views.emplace_back();
+  for (LogicalMesh &mesh : cost::logicalMeshes(cluster, submesh, meshAxes))
+    views.push_back(addMesh(space, std::move(mesh)));
+}
+
 SearchSpace stage::wholeSearchSpace(const Cluster &cluster, unsigned meshAxes) {
   SearchSpace space;
-  space.submeshes = cost::submeshShapes(cluster);
-  for (const Submesh &submesh : space.submeshes) {
-    auto &views = space.views.emplace_back();
-    for (LogicalMesh &mesh : cost::logicalMeshes(cluster, submesh, meshAxes))
-      views.push_back(addMesh(space, std::move(mesh)));
-  }
+  for (const Submesh &submesh : cost::submeshShapes(cluster))
+    addSubmesh(space, cluster, submesh, meshAxes);
   return space;
+}
+
+void stage::keepSubmeshes(SearchSpace &space, llvm::function_ref<bool(const Submesh &)> keep) {
+  SearchSpace kept;
+  std::map<unsigned, unsigned> keptViews;
+  for (auto [submesh, views] : llvm::zip_equal(space.submeshes, space.views)) {
+    if (!keep(submesh))
+      continue;
+    kept.submeshes.push_back(submesh);
+    auto &own = kept.views.emplace_back();
+    for (unsigned view : views) {
+      auto [it, isNew] = keptViews.try_emplace(view, kept.meshes.size());
+      if (isNew)
+        kept.meshes.push_back(space.meshes[view]);
+      own.push_back(it->second);
+    }
+  }
+  space = std::move(kept);
 }
 
 void stage::addTurnedViews(const Cluster &cluster, SearchSpace &space) {
@@ -79,8 +104,7 @@ void stage::addTurnedViews(const Cluster &cluster, SearchSpace &space) {
   }
 }
 
-/// "1x2" on any hosts where it fits, or "1x2@v100" on those of a device type.
-static llvm::Expected<Submesh> readSubmesh(const Cluster &cluster, llvm::StringRef text) {
+llvm::Expected<Submesh> stage::readSubmesh(const Cluster &cluster, llvm::StringRef text) {
   auto [shape, type] = text.split('@');
   llvm::SmallVector<int64_t> sizes;
   if (!readNumbers(shape, 'x', 1, sizes) || sizes.size() != 2)
@@ -120,20 +144,22 @@ static llvm::Expected<Submesh> readSubmesh(const Cluster &cluster, llvm::StringR
   return *submesh;
 }
 
-llvm::Error stage::readLayerRanges(llvm::ArrayRef<std::string> texts, unsigned numLayers,
+llvm::Error stage::readLayerRanges(llvm::ArrayRef<std::string> texts,
+                                   std::optional<unsigned> numLayers,
                                    std::vector<std::pair<unsigned, unsigned>> &ranges) {
   unsigned next = 0;
   for (const std::string &text : texts) {
     llvm::SmallVector<int64_t> range;
     if (!readNumbers(text, '-', 0, range) || range.size() != 2 || range[0] != next ||
-        range[1] <= range[0] || range[1] > int64_t(numLayers))
+        range[1] <= range[0] || range[1] > int64_t(numLayers.value_or(range[1])))
       return fail("layer range '" + text + "' must begin at layer " + llvm::Twine(next) +
-                  " and end after it, at most after all " + llvm::Twine(numLayers) + " layers");
+                  " and end after it" +
+                  (numLayers ? ", at most after all " + llvm::Twine(*numLayers) + " layers" : ""));
     next = range[1];
     ranges.push_back({unsigned(range[0]), unsigned(range[1])});
   }
-  if (!texts.empty() && next != numLayers)
-    return fail("layer-ranges end after " + llvm::Twine(next) + " of " + llvm::Twine(numLayers) +
+  if (!texts.empty() && next != numLayers.value_or(next))
+    return fail("layer-ranges end after " + llvm::Twine(next) + " of " + llvm::Twine(*numLayers) +
                 " layers");
   return llvm::Error::success();
 }

@@ -5,6 +5,7 @@
 
 #include "compiler/CostModel/Cluster.h"
 
+#include <optional>
 #include <vector>
 
 namespace alpa::stage {
@@ -19,12 +20,21 @@ struct SearchSpace {
   std::vector<std::pair<unsigned, unsigned>> layerRanges; // Empty or one for each stage.
 };
 
-/// Reads layers of stages such as "0-2": all layers in order. Errors name the entry.
-llvm::Error readLayerRanges(llvm::ArrayRef<std::string> texts, unsigned numLayers,
+/// Reads layers of stages such as "0-2": all layers in order, as many as are said. Errors name the
+/// entry.
+llvm::Error readLayerRanges(llvm::ArrayRef<std::string> texts, std::optional<unsigned> numLayers,
                             std::vector<std::pair<unsigned, unsigned>> &ranges);
+/// "1x2" on any hosts where it fits, or "1x2@v100" on those of a device type.
+llvm::Expected<cost::Submesh> readSubmesh(const cost::Cluster &cluster, llvm::StringRef text);
 
 /// All submeshes of the cluster and their views of up to so many axes.
 SearchSpace wholeSearchSpace(const cost::Cluster &cluster, unsigned meshAxes);
+
+/// Adds a submesh and its views, unless it is there.
+void addSubmesh(SearchSpace &space, const cost::Cluster &cluster, const cost::Submesh &submesh,
+                unsigned meshAxes);
+/// Takes out the submeshes that are not kept, and views that only they have.
+void keepSubmeshes(SearchSpace &space, llvm::function_ref<bool(const cost::Submesh &)> keep);
 
 /// Adds the views that have the axes of others in another order, for methods that
 /// do not treat all axes alike.

@@ -13,6 +13,7 @@
 #include "compiler/Stage/Search/SearchSpace.h"
 #include "compiler/Stage/Search/StageDp.h"
 #include "compiler/Stage/Search/VirtualStageSearch.h"
+#include "compiler/Stage/Search/WarmStart.h"
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/Common/Diagnostics.h"
 #include "dialects/StableHLO/StableHLOOps.h"
@@ -536,6 +537,7 @@ private:
   };
   std::vector<Again> again;             // What needs the least memory comes first.
   std::shared_ptr<StepVariant> settled; // As the plan wants it.
+  std::optional<WarmStart> start;       // If a plan from before is given.
   /// With several stages on each mesh; without schedules if none of that kind is asked for.
   StageSearchSpace virtualTried;
   std::deque<SearchSetup> virtualSetups; // Attempts refer to them.
@@ -577,6 +579,13 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
                 "takes");
   if (submeshes.empty() && !meshShapes.empty())
     return fail("mesh-shapes need submeshes");
+  if (startSubmeshes.empty() != startLayers.empty())
+    return fail("start-submeshes and start-layers go together");
+  if (!startSubmeshes.empty() && (pipeline != "auto" || !submeshes.empty()))
+    return fail("start-submeshes need pipeline auto and no submeshes");
+  if (!schedule::findSchedule(startSchedule))
+    return fail("unknown start-schedule '" + startSchedule + "'; expected " +
+                schedule::scheduleNames());
   if (maxStages && !submeshes.empty())
     return fail("max-stages with submeshes, which say how many stages there are");
   if (maxStages && layerRanges.size() > maxStages)
@@ -804,7 +813,8 @@ const SearchSetup &AlpaSearchStagesPass::addVirtualSetup(const SearchSetup &setu
 /// each takes at most a quarter of the work that finding that one took.
 llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
                                                    std::unique_ptr<StageAttempt> &best) {
-  constexpr double kWorth = 0.01;
+  // A plan from before that is one of them is not given up for less.
+  const double kWorth = start ? 0 : 0.01;
   // Written as the stages of that one are.
   std::vector<const StepVariant *> variants;
   auto addUsed = [&](const StepVariant &variant) {
@@ -817,7 +827,7 @@ llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
   for (const Again &way : again)
     addUsed(*way.variant);
   constexpr size_t kLittleWork = 64; // Layers that small models may want.
-  const size_t mostWork = std::max(kLittleWork, solvedLayers / 4);
+  const size_t mostWork = start ? ~size_t(0) : std::max(kLittleWork, solvedLayers / 4);
   double mostSeconds = best->found.timed.stepSeconds * (1 - kWorth);
   double allDevicesSeconds = best->found.allDevicesSeconds;
   if (best->found.numDevices(setup.problem) == setup.problem.numDevices())
@@ -827,12 +837,18 @@ llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
     std::vector<StringRef> names;
     unsigned stagesPerMesh;
   };
-  const Way kInRounds[] = {{{"interleaved-1f1b", "breadth-first"}, 4},
-                           {{"interleaved-1f1b", "breadth-first"}, 3},
-                           {{"interleaved-1f1b", "breadth-first"}, 2},
-                           {{"interleaved-1f1b", "breadth-first"}, 6}};
-  const Way kInV[] = {{{"zb-v", "dualpipe-v"}, 2}, {{"v-half"}, 2}, {{"v-min"}, 2}};
-  for (ArrayRef<Way> ways : {ArrayRef<Way>(kInRounds), ArrayRef<Way>(kInV)}) {
+  SmallVector<Way> inRounds, inV{{{"zb-v", "dualpipe-v"}, 2}, {{"v-half"}, 2}, {{"v-min"}, 2}};
+  SmallVector<unsigned> counts{4, 3, 2, 6};
+  if (start) { // As many as the plan has, placed as there.
+    counts.clear();
+    if (schedule::findSchedule(startSchedule)->placement == schedule::Placement::Rounds) {
+      counts.push_back(start->stagesPerMesh);
+      inV.clear();
+    }
+  }
+  for (unsigned each : counts)
+    inRounds.push_back({{"interleaved-1f1b", "breadth-first"}, each});
+  for (ArrayRef<Way> ways : {ArrayRef<Way>(inRounds), ArrayRef<Way>(inV)}) {
     size_t work = mostWork;
     for (const Way &way : ways) {
       if (way.stagesPerMesh > mostVirtualStages)
@@ -843,6 +859,8 @@ llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
       tried.stagesPerMesh = way.stagesPerMesh;
       tried.rules = pipelineRules(pipeline, setup.cluster, setup.problem.numLayers, setup.space,
                                   way.stagesPerMesh);
+      if (start && start->stages)
+        tried.rules.insert(tried.rules.begin(), start->stages);
       if (llvm::Error error = checkVirtualStages(tried, setup.space, setup.problem)) {
         consumeError(std::move(error)); // There are no such plans.
         continue;
@@ -872,6 +890,8 @@ AlpaSearchStagesPass::searchSchedules(const SearchSetup &setup) {
   if (llvm::Error error = checkVirtualStages(virtualTried, setup.space, setup.problem))
     return fail(std::move(error));
   virtualTried.rules = setup.tried.rules;
+  if (start && start->stagesPerMesh == virtualTried.stagesPerMesh && start->stages)
+    virtualTried.rules.insert(virtualTried.rules.begin(), start->stages);
   llvm::Expected<std::unique_ptr<StageAttempt>> shared =
       searchWays(addVirtualSetup(setup, virtualTried));
   if (!shared || setup.tried.schedules.empty())
@@ -943,6 +963,13 @@ llvm::Error AlpaSearchStagesPass::run() {
                               virtualTried.schedules.empty() ? 1 : virtualTried.stagesPerMesh);
   if (!space)
     return space.takeError();
+  if (!startSubmeshes.empty()) {
+    llvm::Expected<WarmStart> near =
+        startNear(*space, *described, numLayers, meshAxes, startSubmeshes, startLayers);
+    if (!near)
+      return near.takeError();
+    start = std::move(*near);
+  }
   bool keepsState = llvm::any_of(main.getArguments(), isHostArgument);
   if ((keepsState || offloads()) && llvm::none_of(space->meshes, [](const cost::LogicalMesh &mesh) {
         return mesh.hostMemory.has_value();
@@ -972,8 +999,25 @@ llvm::Error AlpaSearchStagesPass::run() {
   keepPinningViews(sharding::ConstraintPins(main), *space);
 
   tried.rules = std::move(*rules);
+  bool isNear = start && start->stagesPerMesh == 1;
+  if (isNear) {
+    tried.start = start->stages;
+    tried.lastTolerance = gap;
+  }
   tried.evenRules = std::move(even);
-  SearchSetup setup{&getContext(), *described, std::move(*space), std::move(tried), {}, {}, gap};
+  if (start) // Its schedule is the first to be looked at, so that it bounds the others.
+    if (auto own = llvm::find(tried.schedules, schedule::findSchedule(startSchedule));
+        own != tried.schedules.end())
+      std::rotate(tried.schedules.begin(), own, std::next(own));
+  // Near a plan from before little is to be gained: most solves would only say so.
+  constexpr double kNearGap = 0.02, kNearTolerance = 0.05;
+  SearchSetup setup{&getContext(),
+                    *described,
+                    std::move(*space),
+                    std::move(tried),
+                    {},
+                    {},
+                    isNear ? std::max<double>(gap, kNearGap) : gap};
   StageDpProblem &problem = setup.problem;
   problem.numLayers = numLayers;
   for (const cost::Host &host : described->hosts)
@@ -1003,7 +1047,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   options.numMicroBatches = numMicroBatches;
   for (const cost::LogicalMesh &mesh : setup.space.meshes)
     options.memoryBytes.push_back(int64_t(mesh.device.memoryBytes * memoryFraction));
-  options.tolerance = gap;
+  options.tolerance = isNear ? std::max<double>(gap, kNearTolerance) : gap;
   options.mostInFlight = mostInFlight(setup.tried.schedules, numLayers, numMicroBatches);
   options.workLimit = workLimit;
   options.timeLimitSeconds = timeLimit;
@@ -1027,8 +1071,9 @@ llvm::Error AlpaSearchStagesPass::run() {
   llvm::Expected<std::unique_ptr<StageAttempt>> best = searchSchedules(setup);
   if (!best)
     return best.takeError();
-  if (schedule == "auto" && pipeline != "intra-only" && !options.allDiffer && !setup.space.manual &&
-      !hasBarrier(main) && (*best)->fits())
+  if (schedule == "auto" && pipeline != "intra-only" && !options.allDiffer &&
+      !(start && start->stagesPerMesh == 1) && !setup.space.manual && !hasBarrier(main) &&
+      (*best)->fits())
     if (llvm::Error error = tryVirtualStages(setup, *best))
       return error;
   if (!(*best)->hasPlan() && !explainsMisfit)

@@ -118,8 +118,11 @@ def add_source(
     )
 
 
-def plan_source(options: argparse.Namespace) -> Source:
+def plan_source(options: argparse.Namespace, start: Plan | None = None) -> Source:
     """Load the plan, or make it.
+
+    Args:
+        start: a plan near which to look.
 
     Raises:
         AlpaError: by the cause.
@@ -137,7 +140,7 @@ def plan_source(options: argparse.Namespace) -> Source:
         return Source(name, Plan.load(name))
     traced, entry = trace_source(options)
     with here(options, traced.cluster):
-        planned = interruptible(lambda: traced.plan(progress=shown(options)))
+        planned = interruptible(lambda: traced.plan(start=start, progress=shown(options)))
     return Source(name, planned.plan, traced, planned, entry)
 
 

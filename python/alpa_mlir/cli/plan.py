@@ -33,6 +33,7 @@ EXAMPLES = """\
   alpa-mlir plan train.py:entry --cluster dgx-a100 --method shard --shardings zero-2 --json
   alpa-mlir plan train.py:entry --cluster cluster.yaml --method pipeshard --submeshes 1x4,1x4
   alpa-mlir plan model.mlir --cluster dgx-a100 --batch-arguments 5 -o my_plan
+  alpa-mlir plan train.py:entry --cluster dgx-a100:7 --from my_plan -o new_plan
   alpa-mlir plan train.py:entry --cluster p5.48xlarge:16 --frontier --price 4 --picture costs.svg
 """
 # Options of --frontier, and the arguments of `TracedStep.frontier` that they set.
@@ -43,6 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, "an entry point (module:function, path/file.py:function), or a .mlir file")
     parser.add_argument(
         "-o", "--output", type=new_folder, metavar="FOLDER", help="where to write the plan"
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        metavar="PLAN",
+        help="a plan's folder: look near it, in seconds, for a step or a cluster that changed, and "
+        "say what stays and what changes (docs/stage-search.md)",
     )
     group = parser.add_argument_group(
         "frontier", "many plans, of which only the predictions are shown (docs/frontier.md)"
@@ -77,6 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
+    from alpa_runtime.plan import Plan
+
     if Path(options.source).is_dir():
         raise EntryPointError(
             "a folder is no step", where=options.source, fix=f"give {SOURCE.partition(', ')[2]}"
@@ -87,9 +97,14 @@ def run(options: argparse.Namespace) -> Answer:
         if getattr(options, name) is not None:
             options.error(f"--{name} goes with --frontier")
     with reserved(options.output):
-        source = plan_source(options)
+        start = None if options.start is None else Plan.load(options.start)
+        source = plan_source(options, start)
         text = source.as_text()
         fields = plan_fields(source)
+        if start is not None:
+            found = start.diff(source.plan)
+            text += f"\n{found.in_words()}"
+            fields["start"] = asdict(found)
         if options.output is not None:
             source.plan.save(options.output)
             text += f"\nwrote {options.output}"
@@ -98,6 +113,10 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def _frontier(options: argparse.Namespace) -> Answer:
+    if options.start is not None:
+        options.error(
+            "--frontier is many plans, none of which begins with another; leave --from out"
+        )
     if options.output is not None:
         options.error("--frontier is many plans, of which -o would write none; leave -o out")
     if options.picture is not None and options.picture.suffix != ".svg":

@@ -764,6 +764,7 @@ class Method(ABC):
         why: bool = True,
         solved: str = "",
         drops_pins: bool = False,
+        start: Mapping[str, str] | None = None,
     ) -> str:
         """The search, in full or, for an estimate, only as far as ranks candidates.
 
@@ -771,6 +772,7 @@ class Method(ABC):
             why: whether the error is to say what is closest to fitting, if nothing fits.
             solved: a folder in which solved stages are kept; empty for none.
             drops_pins: whether the step's sharding constraints do not count.
+            start: options that say near which plan to look.
 
         Raises:
             MethodError: the cluster's devices cut collectives into pieces beside products, which
@@ -808,6 +810,7 @@ class Method(ABC):
             **({} if why else {"explain-misfit": "false"}),
             **({"drop-pins": "true"} if drops_pins else {}),
             **({"cache-dir": solved} if solved else {}),
+            **(start or {}),
             **self.stage_options(cluster),
         }
         return ",".join(

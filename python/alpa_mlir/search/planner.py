@@ -35,6 +35,7 @@ from alpa_mlir.errors import (
 from alpa_mlir.methods.method import AUTO_SCHEDULES, Method, padding_passes, pinned_axes
 from alpa_mlir.search import autotune, plan_cache
 from alpa_mlir.search.plan_cache import PlanCache, code_version
+from alpa_mlir.search.warm_start import WarmStart
 from alpa_mlir.trace.tracing import Traced
 
 # A step is traced and imported once. For every number of micro-batches the imported module is split
@@ -169,6 +170,7 @@ class Candidates:
         drops_pins: whether the step's sharding constraints do not count.
         known: what was found with other memory, to which this adds.
         start: the number of micro-batches to begin with; 0 for one that suits the devices.
+        near: a plan from before, near which to look; None for everywhere.
         only_predicts: whether predictions are all that is wanted: no programs, nor searches for
             why there are none.
         is_coarse: whether plans are only searched as far as ranks candidates.
@@ -193,10 +195,12 @@ class Candidates:
         *,
         known: KnownSearches | None = None,
         start: int = 0,
+        near: WarmStart | None = None,
         only_predicts: bool = False,
         is_coarse: bool = False,
     ) -> None:
         self._drops_pins = drops_pins
+        self.near = near
         self._known = KnownSearches() if known is None else known
         self.only_predicts = only_predicts
         self._is_coarse = is_coarse
@@ -256,7 +260,7 @@ class Candidates:
     def estimate(
         self, count: int, method: Method, cluster: Cluster | None = None, dtype: str = ""
     ) -> Tried:
-        """A coarse search.
+        """A coarse search; near a plan from before one in full.
 
         Args:
             cluster: instead of the step's.
@@ -266,7 +270,13 @@ class Candidates:
         key = self._question(count, method, coarse=True), cluster, dtype
         if key not in self._estimates:
             is_own = cluster is self.cluster and not dtype
-            tried = self._own_estimate(count, method) if is_own else None
+            tried = None
+            if is_own and self.near is not None:  # Which takes no longer.
+                with contextlib.suppress(InfeasiblePlanError, MicroBatchError):
+                    self.in_full(count, method)
+                tried = self._tried[_key(count, method)]
+            elif is_own:
+                tried = self._own_estimate(count, method)
             if tried is None:
                 self.say(self.label(count, method))
                 tried = self._estimate(count, method, cluster, dtype)
@@ -305,7 +315,13 @@ class Candidates:
     def _question(self, count: int, method: Method, *, coarse: bool) -> tuple[str, ...]:
         """All that decides the answer of a search, but the cluster."""
         searched = method.search_passes(
-            self.cluster, "", count, coarse=coarse, why=False, drops_pins=self._drops_pins
+            self.cluster,
+            "",
+            count,
+            coarse=coarse,
+            why=False,
+            drops_pins=self._drops_pins,
+            start=self.near and self.near.search_options(),
         )
         read = self.method.import_passes(self.cluster)
         return read, self.method.layer_passes(count, self._padding), searched
@@ -431,6 +447,7 @@ class Candidates:
                 why=why,
                 solved=self._solved,
                 drops_pins=self._drops_pins,
+                start=self.near and self.near.search_options(),
             )
         )
         self.timed_out_solves += int(module.predicted()["timed_out_solves"])
@@ -669,6 +686,8 @@ class Planner:
         pipeline."""
         devices = max(self.candidates.cluster.devices_per_host)
         wanted = self.candidates.start or self.candidates.batch_size / devices
+        if self.candidates.near is not None:
+            wanted = self.candidates.near.count(self.counts, self.candidates.batch_size)
         return nearest(self.counts, wanted)
 
     def _only(self, count: int) -> Found:
@@ -684,7 +703,8 @@ class Planner:
         if self.candidates.only_predicts:
             start = self._first_with_plan(counts, start)
         best = climb(counts, start, lambda n: self._worth(n, self.method))
-        if counts[0] == 1 and len(counts) > 1:  # Many micro-batches may hide a valley at one.
+        is_near = self.candidates.near is not None
+        if counts[0] == 1 and len(counts) > 1 and not is_near:  # Many may hide a valley at one.
             self._worth(1, self.method)
         if best is None and not self._ranked():
             raise self.candidates.why_not() or self._no_count()
@@ -1034,12 +1054,14 @@ def find_plan(
     method: Method,
     kept_in: Path | None = None,
     progress: bool | Progress = False,
+    near: WarmStart | None = None,
 ) -> Plan:
     """The best plan for a step on a cluster, which says what else was tried.
 
     Args:
         method: settled for the cluster (`Method.settled`).
         kept_in: a folder of plans from before, to which this one is added; None for no folder.
+        near: a plan from before, near which to look; where nothing fits there, everywhere.
         progress: True for a bar, or a function of (candidates tried, candidates known of, what is
             tried now).
 
@@ -1057,6 +1079,8 @@ def find_plan(
     name = ""
     if cache is not None:
         devices = autotune.devices_text() if method.finalists else ""
+        if near is not None:
+            devices += repr(near)
         name = plan_cache.key(traced.text, annotated, cluster, method, code_version(), devices)
         found = cache.get(name)
         if found is not None:
@@ -1066,14 +1090,30 @@ def find_plan(
     modules = StepModules(traced, annotated)
     with contextlib.ExitStack() as opened:
 
-        def candidates_of(variant: Method, drops_pins: bool) -> Candidates:
-            return opened.enter_context(
-                Candidates(traced, modules, cluster, variant, shown, solved, drops_pins)
+        def find(near: WarmStart | None) -> tuple[Chosen, int]:
+            def candidates_of(variant: Method, drops_pins: bool) -> Candidates:
+                return opened.enter_context(
+                    Candidates(
+                        traced, modules, cluster, variant, shown, solved, drops_pins, near=near
+                    )
+                )
+
+            constrained = _has_constraints(traced, method)
+            return _best_variant(
+                method,
+                cluster,
+                candidates_of,
+                has_constraints=constrained,
+                explains=near is None,
+                near=near,
             )
 
-        chosen, timed_out_solves = _best_variant(
-            method, cluster, candidates_of, has_constraints=_has_constraints(traced, method)
-        )
+        try:
+            chosen, timed_out_solves = find(near)
+        except InfeasiblePlanError:
+            if near is None:
+                raise
+            chosen, timed_out_solves = find(None)
     plan = replace(
         chosen.found.plan,
         tried=chosen.tried,
@@ -1151,12 +1191,14 @@ def _best_variant(
     *,
     has_constraints: bool,
     explains: bool = True,
+    near: WarmStart | None = None,
 ) -> tuple[Chosen, int]:
     """The best of the method's variants that are worth a search, and how many solves the clock
     ended.
 
     Args:
         explains: whether an error is to say what would fit, which takes searches.
+        near: of the candidates; variants that it does not have are left out where there is a plan.
 
     Raises:
         InfeasiblePlanError: none fits.
@@ -1188,6 +1230,8 @@ def _best_variant(
         for variant in others:
             if (chosen is None and not explains) or (chosen and not _wants_padding(chosen)):
                 break
+            if chosen is not None and near is not None and not near.pads:
+                break
             planner = Planner(candidates_of(variant, drops_pins))
             if planner.pads(chosen):
                 consider(planner)
@@ -1199,14 +1243,14 @@ def _best_variant(
             if chosen is None or offload != "all":
                 with contextlib.suppress(MethodError):  # Of a step without such values.
                     consider(Planner(candidates_of(replace(first, offload=offload), drops_pins)))
-        if chosen is not None and is_auto:
+        if chosen is not None and is_auto and (near is None or near.prepares):
             if _moves_weights(chosen):
                 other = _also(chosen, prepare_weights="gathered")
                 consider(Planner(candidates_of(other, drops_pins)))
             if _prepares_scarce(chosen):
                 other = _also(chosen, prepare_weights="none")
                 consider(Planner(candidates_of(other, drops_pins)))
-        if chosen is not None and rate is not None:
+        if chosen is not None and rate is not None and (near is None or near.offloads):
             others = [
                 *(["optimizer"] if _copies_faster(chosen, rate) else []),
                 *(["activations"] if _may_offload_activations(chosen) else []),

@@ -434,11 +434,15 @@ class PlanDiff:
             how tensors go from mesh to mesh.
         shardings: of weights, by name.
         predictions: seconds and bytes that the search foresaw.
+        kept: decisions that are the same, by name.
+        kept_shardings: how many weights are split in the same way.
     """
 
     decisions: tuple[Change, ...]
     shardings: tuple[Change, ...]
     predictions: tuple[Change, ...]
+    kept: Mapping[str, str] = field(default_factory=dict[str, str])
+    kept_shardings: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.decisions or self.shardings or self.predictions)
@@ -454,13 +458,48 @@ class PlanDiff:
         more = f"\nand {hidden} more weights are split otherwise" if hidden else ""
         return table(("", "this plan", "other plan"), rows) + more
 
+    def in_words(self, most: int = 4) -> str:
+        """What the second plan keeps of the first one's decisions, and what it changes, in a line
+        each; of stages at most so many changes. How tensors go from mesh to mesh is left out."""
+
+        def is_said(what: str) -> bool:
+            return " of stage " not in what and " to mesh " not in what and what != "step"
+
+        kept = [f"{what} {value}" for what, value in self.kept.items() if is_said(what)]
+        changed = [f"{c.what} {c.before} -> {c.after}" for c in self.decisions if is_said(c.what)]
+        for what in ("layers", "mesh"):
+            stages = [n.rpartition(" ")[2] for n in self.kept if n.startswith(f"{what} of stage ")]
+            if stages:
+                several = "s" if len(stages) > 1 else ""
+                kept.append(f"{what} of stage{several} {', '.join(stages)}")
+            others = [
+                c for c in self.decisions if c.what.startswith(f"{what} of stage ") and c.after
+            ]
+            changed += [f"{c.what} {c.before or 'none'} -> {c.after}" for c in others[:most]]
+            if len(others) > most:
+                changed.append(f"{what} of {len(others) - most} more stages")
+        for items, count in ((kept, self.kept_shardings), (changed, len(self.shardings))):
+            if count:
+                items.append(f"how {_count(count, 'weight')} {'is' if count == 1 else 'are'} split")
+        changed += [
+            f"predicted step {c.before} -> {c.after}"
+            for c in self.predictions
+            if c.what == "predicted step seconds"
+        ]
+        lines = (("kept", kept), ("changed", changed))
+        return "\n".join(f"{name}: {'; '.join(items) or 'nothing'}" for name, items in lines)
+
 
 def diff_plans(first: Plan, second: Plan) -> PlanDiff:
     """See `Plan.diff`."""
+    before, after = _decisions(first), _decisions(second)
+    split, split_after = _shardings(first), _shardings(second)
     return PlanDiff(
-        tuple(_changes(_decisions(first), _decisions(second))),
-        tuple(_changes(_shardings(first), _shardings(second))),
+        tuple(_changes(before, after)),
+        tuple(_changes(split, split_after)),
         tuple(_changes(_predictions(first), _predictions(second))),
+        {what: value for what, value in before.items() if after.get(what) == value},
+        sum(split_after.get(name) == text for name, text in split.items()),
     )
 
 

@@ -392,6 +392,26 @@ def test_what_frontiers_do_not_take(words, text, files, tmp_path, monkeypatch, c
     assert text in capsys.readouterr().err
 
 
+def test_a_plan_to_begin_with(files, tmp_path, capsys):
+    """What stays and what changes is said, in words and as fields."""
+    plan = ["plan", f"{files}/model.py:entry", "-q", "--no-cache"]
+    first = str(tmp_path / "first")
+    deep = ["--set", "layers=6", "--cluster", "cpu-test"]
+    assert cli.main([*plan, "--set", "layers=4", "--cluster", "dgx-a100", "-o", first]) == 0
+    capsys.readouterr()
+    assert cli.main([*plan, *deep, "--from", first]) == 0
+    kept, changed = capsys.readouterr().out.splitlines()[-2:]
+    assert kept.startswith("kept: ")
+    assert changed.startswith("changed: cluster dgx-a100 -> cpu-test; ")
+    assert "layers of stage 0 0-3 -> 0-" in changed
+    assert cli.main([*plan, *deep, "--from", first, "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out)["start"]
+    assert {"what": "cluster", "before": "dgx-a100", "after": "cpu-test"} in fields["decisions"]
+    error = failure([*plan, "--from", first, "--keep-stages", first], capsys)
+    assert "which says what the stages are" in error["what"]
+    assert failure([*plan, "--from", str(tmp_path / "none")], capsys)["where"]
+
+
 def test_stages_are_kept(files, tmp_path, capsys):
     """With other shardings, micro-batches and schedules, and on a cluster with a host more."""
     plan = ["plan", f"{files}/model.py:entry", "--set", "layers=6", "-q", "--no-cache"]
