@@ -20,7 +20,6 @@ import jax
 from paper.models import make_case
 from planning_job import cluster_of
 
-
 _jax: Any = jax
 
 
