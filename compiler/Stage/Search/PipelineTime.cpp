@@ -36,15 +36,16 @@ PipelineOrder stage::orderPipeline(const schedule::ScheduleInfo &schedule,
                                    llvm::ArrayRef<int64_t> meshOf, std::vector<double> limits,
                                    std::vector<double> keptParts, std::vector<double> sizes) {
   schedule::ScheduleProblem problem = problemOf(stages, numMicroBatches, meshOf);
-  // A schedule of forwards asks whether that is all there is.
-  if (schedule.isForwardOnly)
-    for (const StageTimes &time : stages)
-      problem.hasBackward.push_back(time.backwardSeconds > 0);
+  // Steps without backward runs have one schedule, whatever is asked for (alpa-build-schedule).
+  bool isForwardOnly =
+      llvm::all_of(stages, [](const StageTimes &time) { return time.backwardSeconds == 0; });
+  if (isForwardOnly)
+    problem.hasBackward.assign(stages.size(), false);
   problem.limits = std::move(limits);
   problem.keptParts = std::move(keptParts);
   problem.sizes = std::move(sizes);
-  llvm::Expected<std::vector<schedule::StepList>> lists =
-      schedule::scheduleSteps(schedule, problem);
+  llvm::Expected<std::vector<schedule::StepList>> lists = schedule::scheduleSteps(
+      isForwardOnly ? *schedule::findSchedule("inference") : schedule, problem);
   if (!lists) {
     llvm::consumeError(lists.takeError());
     return {problem.meshOf, {}};

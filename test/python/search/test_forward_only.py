@@ -295,3 +295,42 @@ def test_the_number_of_micro_batches_is_searched():
         PipeshardParallel(submeshes=[(1, 1), (1, 1)], num_micro_batches=4),
     ):
         check(normalized, weights, batch, method)
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 9 << 17])
+@pytest.mark.parametrize("inter_host", [3e6, 1e8, 1e10])
+def test_the_latency_of_a_request(memory, inter_host):
+    """As simulated, and no plan in one piece, on one mesh or in uniform stages answers sooner."""
+    weights, batch = layers_inputs(6, 256)
+    cluster = {
+        "name": "served",
+        "device_types": {
+            "d": {
+                "memory_bytes": memory,
+                "memory_bandwidth": 1e10,
+                "peak_flops": {"float32": 2e10},
+            }
+        },
+        "hosts": {"count": 4, "devices": 2, "device_type": "d"},
+        "links": {
+            "intra_host": {"bandwidth": 4e9, "latency": 2e-6},
+            "inter_host": {"bandwidth": inter_host, "latency": 2e-5},
+        },
+    }
+
+    def latency(**options):
+        method = AutoParallel(layers=6, **options)
+        function = alpa_mlir.parallelize(layers, cluster=cluster, method=method, cache=False)
+        plan = function.plan(weights, batch).plan
+        simulated = simulate(plan, share_links=False).step_seconds
+        # Sends of several micro-batches follow each other.
+        tolerance = 2e-5 if plan.num_micro_batches == 1 else 0.03
+        assert simulated == pytest.approx(plan.predicted["step_seconds"], rel=tolerance)
+        return plan.predicted["step_seconds"]
+
+    best = latency()
+    for options in ({"num_micro_batches": 1}, {"num_micro_batches": 4}, {"pipeline": "uniform"}):
+        try:
+            assert best <= 1.01 * latency(**options)
+        except alpa_mlir.InfeasiblePlanError:
+            assert memory < 1 << 30
