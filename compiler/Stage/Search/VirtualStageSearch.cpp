@@ -16,11 +16,6 @@ llvm::Error stage::checkVirtualStages(const StageSearchSpace &tried, const Searc
   unsigned perMesh = tried.stagesPerMesh, numLayers = problem.numLayers;
   const char *name = tried.schedules.front()->name.data();
   if (!space.manual) {
-    if (!llvm::all_equal(problem.hostKinds) || !llvm::all_equal(problem.hostDevices))
-      return llvm::createStringError(
-          "schedule '%s' needs equal meshes, but the cluster's hosts differ; use another "
-          "schedule, or give submeshes",
-          name);
     if (perMesh > numLayers)
       return llvm::createStringError("%u stages on a mesh need as many layers, got %u; use fewer "
                                      "virtual-stages, or raise the number of layers of "
@@ -58,21 +53,47 @@ VirtualStageSearch::listMeshes(unsigned stagesPerMesh) const {
     return list;
   }
   int64_t usable = problem.numUsable();
+  const size_t given = space.layerRanges.size();
+  // Where hosts differ in nothing but their number of devices, parts of them are equal meshes.
+  auto areAlike = [&](size_t a, size_t b) {
+    const cost::Submesh &one = space.submeshes[a], &other = space.submeshes[b];
+    return one.hosts == other.hosts && one.devicesPerHost == other.devicesPerHost &&
+           one.racks == other.racks && space.views[a] == space.views[b];
+  };
+  std::vector<bool> isListed(space.submeshes.size(), false);
   for (auto [index, submesh] : llvm::enumerate(space.submeshes)) {
-    int64_t most =
-        std::min<int64_t>(usable / submesh.numDevices(),
-                          std::min(problem.numLayers, problem.mostStages) / stagesPerMesh);
-    size_t given = space.layerRanges.size();
+    if (isListed[index])
+      continue;
+    Meshes all; // As many as the hosts have room for.
+    for (size_t other = index; other < space.submeshes.size(); ++other)
+      if (areAlike(index, other)) {
+        isListed[other] = true;
+        all.insert(all.end(), mostOf(space.submeshes[other]), unsigned(other));
+      }
+    int64_t most = std::min<int64_t>(
+        {int64_t(all.size()), usable / submesh.numDevices(),
+         int64_t(std::min(problem.numLayers, problem.mostStages) / stagesPerMesh)});
     for (int64_t count = most; count > 0; --count)
       if ((!problem.usesAllDevices || count * submesh.numDevices() == usable) &&
           (given == 0 || count * stagesPerMesh == int64_t(given)))
-        list.emplace_back(count, index);
+        list.emplace_back(all.begin(), all.begin() + count);
   }
   // What is found with more devices rules out most with fewer.
   llvm::sort(list, [&](const Meshes &a, const Meshes &b) {
     return std::make_pair(-numDevices(a), a) < std::make_pair(-numDevices(b), b);
   });
   return list;
+}
+
+int64_t VirtualStageSearch::mostOf(const cost::Submesh &submesh) const {
+  int64_t parts = 0, whole = 0;
+  for (auto [host, devices] : llvm::enumerate(problem.hostDevices)) {
+    if (!submesh.fitsKind(problem.hostKinds.empty() ? 0 : int(problem.hostKinds[host])))
+      continue;
+    parts += devices / submesh.devicesPerHost;
+    whole += devices == submesh.devicesPerHost;
+  }
+  return submesh.hosts == 1 ? parts : whole / submesh.hosts;
 }
 
 int64_t VirtualStageSearch::numDevices(const Meshes &meshes) const {

@@ -36,6 +36,8 @@ private:
   using Meshes = std::vector<unsigned>;
 
   std::vector<Meshes> listMeshes(unsigned stagesPerMesh) const;
+  /// How many of a submesh's shape the hosts have room for.
+  int64_t mostOf(const cost::Submesh &submesh) const;
   int64_t numDevices(const Meshes &meshes) const;
   VirtualStageProblem makeProblem(const Meshes &meshes, const StageSearchSpace &tried,
                                   const StageRule &rule);

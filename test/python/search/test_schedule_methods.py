@@ -207,3 +207,57 @@ def test_fewer_layers_than_stages():
     )
     with pytest.raises(MethodError, match="6 stages need as many layers, got 4"):
         alpa_mlir.compile(model.step, *model.init(), cluster=CLUSTER, method=method)
+
+
+def unequal_hosts(kinds=("d", "d")):
+    """Four devices and two."""
+    device = {"memory_bytes": 10**9, "memory_bandwidth": 1e10, "peak_flops": {"float32": 2e10}}
+    slower = {**device, "peak_flops": {"float32": 1e10}}
+    return {
+        "name": "unequal",
+        "device_types": {"d": device} | ({"slow": slower} if "slow" in kinds else {}),
+        "hosts": [
+            {"devices": devices, "device_type": kind}
+            for devices, kind in zip((4, 2), kinds, strict=True)
+        ],
+        "links": {
+            "intra_host": {"bandwidth": 1e9, "latency": 2e-5},
+            "inter_host": {"bandwidth": 1e9, "latency": 2e-5},
+        },
+    }
+
+
+@pytest.mark.parametrize("schedule", ["interleaved-1f1b", "breadth-first", "zb-v"])
+def test_several_stages_on_meshes_of_unequal_hosts(schedule):
+    """Parts of the hosts are equal meshes; those of other devices are not."""
+
+    def planned(cluster):
+        method = AutoParallel(
+            schedule=schedule, layers=6, num_micro_batches=8, method="data-parallel"
+        )
+        weights = [0.1 * jax.random.normal(jax.random.key(i), (128, 128)) for i in range(6)]
+        x = jax.random.normal(jax.random.key(9), (8, 128))
+
+        def step(weights, x):
+            def loss(weights):
+                y = x
+                for weight in weights:
+                    y = jax.numpy.tanh(y @ weight)
+                return jax.numpy.mean(y**2)
+
+            value, gradient = jax.value_and_grad(loss)(weights)
+            return jax.tree.map(lambda p, g: p - 0.1 * g, weights, gradient), value
+
+        found = alpa_mlir.parallelize(step, cluster=cluster, method=method).plan(weights, x)
+        expected = jax.jit(step)(weights, x)
+        assert relative_difference(found.load()(weights, x), expected) < 1e-5
+        return found.plan
+
+    plan = planned(unequal_hosts())
+    assert len(plan.stages) == 2 * len(plan.meshes)
+    assert len({mesh.shape for mesh in plan.meshes}) == 1
+    devices = sorted(device for mesh in plan.meshes for device in mesh.devices)
+    assert min(devices) < 4 <= max(devices)
+    others = planned(unequal_hosts(("d", "slow")))
+    hosts = {device < 4 for mesh in others.meshes for device in mesh.devices}
+    assert len(hosts) == 1
