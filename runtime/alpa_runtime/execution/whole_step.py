@@ -107,7 +107,8 @@ def whole_step(
         return None
     order = _order(others, places, step.results)
     # What a device has of a joined result is not joined of what it has of the parts.
-    if order is None or (per_device == {True} and order.loop and order.loop.stacked):
+    is_joined = any(len(parts) > 1 for parts in step.results)
+    if order is None or (per_device == {True} and is_joined):
         return None
     whole, job = _Writer(plan, step, jobs, donate_state, places, order).write()
     return whole, {(0, FUNCTION): job}
@@ -177,7 +178,7 @@ def _loop(
     ends = {made[-1][position[0][value]]: value for value in carried.values()}
     stacked: dict[int, tuple[int, ...]] = {}
     for result in results:
-        if len(result) > 1:
+        if len(result) > 1 and not all(v in place_of for v in result):
             if result != tuple(group[position[0].get(result[0], 0)] for group in made):
                 return None
             stacked[result[0]] = result
@@ -246,6 +247,7 @@ class _Writer:
         placed = {place.value for place in self.places}
         values = list(step.values)
         results: list[int] = []
+        returned: dict[int, tuple[int, ...]] = {}  # Arguments that are results.
         for parts in step.results:
             result = parts[0]
             if len(parts) > 1:
@@ -253,15 +255,19 @@ class _Writer:
                 whole = replace(tensor, shape=(tensor.shape[0] * len(parts), *tensor.shape[1:]))
                 result = len(values)
                 values.append(Value(self.mesh, whole))
+                if placed.issuperset(parts):
+                    returned[result] = parts
             results.append(result)
         outputs = list(dict.fromkeys(value for value in results if value not in placed))
         tensors = [value.tensor for value in values]
         for place in self.places:
             self.names[place.value] = f"%a{place.value}"
+        for result, parts in returned.items():
+            self.names[result] = self._joined(*self._stack(parts), tensors[result])
         for action in self.order.before:
             self.action(action)
         if self.order.loop is not None:
-            joined = {r: new for r, new in zip(step.results, results, strict=True) if len(r) > 1}
+            joined = dict(zip(step.results, results, strict=True))
             self.loop(self.order.loop, joined, tensors)
         self.seen.clear()
         for action in self.order.behind:

@@ -106,6 +106,25 @@ def test_state_may_be_kept(example):
     jax.tree.map(np.asarray, (first, again))
 
 
+@pytest.mark.parametrize("name", ["data", "data, 4 micro-batches", "zero-3", "megatron"])
+def test_arguments_of_the_batch_may_be_results(name, example):
+    def with_batch(state, batch):
+        state, metrics = train_step(state, batch)
+        return batch["x"], state, metrics, batch
+
+    method = METHODS[name]
+    step = alpa_mlir.parallelize(with_batch, cluster=CLUSTER, method=method, cache=False)
+    loaded = step.plan(*example).load(cache=False)
+    assert is_whole(loaded)
+    batch, wanted = example[1], jax.jit(with_batch)(*example)
+    for _ in range(2):
+        found = loaded(example[0], batch)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), found, wanted
+        )
+        batch = found[3]
+
+
 def programs_of(plan):
     """The step apart and as one program: their texts, and the most bytes of a device."""
     step = merge_step(plan)
