@@ -61,7 +61,7 @@ class WholeArray(ABC):
 
     @abstractmethod
     def is_deleted(self) -> bool:
-        """Whether it was given away to a step."""
+        """Whether it was donated to a step."""
 
     @property
     def ndim(self) -> int:
@@ -201,7 +201,7 @@ class StackedArray(WholeArray):
         return tuple(PiecePlace(sum(self.sizes[:i]), self.axis) for i in range(len(self.pieces)))
 
     def is_deleted(self) -> bool:
-        """Whether a piece was given away to a step."""
+        """Whether a piece was donated to a step."""
         return any(piece.is_deleted() for piece in self.pieces)
 
     def delete(self) -> None:
@@ -259,7 +259,7 @@ class RowArray(WholeArray):
         self._is_dropped = False
 
     def is_deleted(self) -> bool:
-        """Whether it was dropped, or the stack given away to a step."""
+        """Whether it was dropped, or the stack donated to a step."""
         return self._is_dropped or self.stack.is_deleted()
 
     def delete(self) -> None:

@@ -79,7 +79,7 @@ def state_leaves(state: Any) -> list[StateLeaf]:
     """Every leaf of a tree.
 
     Raises:
-        CheckpointError: a leaf is no array and no number, or was given away to a step.
+        CheckpointError: a leaf is no array and no number, or was donated to a step.
     """
     return [_leaf(path, value) for path, value in trees.flatten_with_path(state)[0]]
 
@@ -107,7 +107,7 @@ def _leaf(path: Sequence[Any], value: Any) -> StateLeaf:
             return StateLeaf(name, keys, (), str(array.dtype), whole, number=kind.__name__)
     if isinstance(value, jax.Array | WholeArray) and value.is_deleted():
         raise CheckpointError(
-            "the array was given away to an earlier step",
+            "the array was donated to an earlier step",
             where=name,
             fix="save the state that the last step returned",
         )

@@ -183,7 +183,7 @@ def test_what_cannot_be_saved_is_named(tmp_path):
         (np.zeros(2, [("a", "f4")]), "expected an array"),
         (np.zeros(2, np.longdouble), "of float128, expected an array"),
         (1 << 70, "more than 64 bits"),
-        (given_away, "given away to an earlier step"),
+        (given_away, "donated to an earlier step"),
     ):
         with pytest.raises(CheckpointError, match=message):
             save_checkpoint(tmp_path, {"x": [leaf]}, step=1)
