@@ -20,6 +20,7 @@ from alpa_mlir.follow_parallel import (
 )
 from alpa_mlir.methods.method import Method
 from alpa_mlir.stages import Options, ParallelFunction
+from alpa_mlir.trace.call_form import names_of
 
 
 @overload
@@ -36,7 +37,11 @@ def parallelize(
     method: Method | FollowParallel | None = None,
     batch_argnums: int | Sequence[int] | None = None,
     static_argnums: int | Sequence[int] | Literal["auto"] = (),
+    static_argnames: str | Sequence[str] | None = None,
     donate_argnums: int | Sequence[int] | Literal["auto"] = "auto",
+    donate_argnames: str | Sequence[str] | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     micro_batch_semantics: Literal["exact", "relaxed", "independent"] | None = None,
     donate_state: bool = True,
     cache: CacheLike = True,
@@ -49,7 +54,11 @@ def parallelize(
     method: Method | FollowParallel | None = None,
     batch_argnums: int | Sequence[int] | None = None,
     static_argnums: int | Sequence[int] | Literal["auto"] = (),
+    static_argnames: str | Sequence[str] | None = None,
     donate_argnums: int | Sequence[int] | Literal["auto"] = "auto",
+    donate_argnames: str | Sequence[str] | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     micro_batch_semantics: Literal["exact", "relaxed", "independent"] | None = None,
     donate_state: bool = True,
     cache: CacheLike = True,
@@ -62,7 +71,11 @@ def parallelize(
     method: Method | FollowParallel | CreateStateParallel | None = None,
     batch_argnums: int | Sequence[int] | None = None,
     static_argnums: int | Sequence[int] | Literal["auto"] = (),
+    static_argnames: str | Sequence[str] | None = None,
     donate_argnums: int | Sequence[int] | Literal["auto"] = "auto",
+    donate_argnames: str | Sequence[str] | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     micro_batch_semantics: Literal["exact", "relaxed", "independent"] | None = None,
     donate_state: bool = True,
     cache: CacheLike = True,
@@ -78,11 +91,16 @@ def parallelize(
             does, with `CreateStateParallel` it makes another one's state; these two decide the
             cluster too.
         batch_argnums: the arguments that may be split into micro-batches along dimension 0. By
-            default the last one with arrays that are neither scalars nor random keys, and those
-            before it that have as many rows and are not returned.
-        static_argnums: arguments that are Python values; `"auto"` for those that hold something
-            else than arrays, and for single numbers and strings.
-        donate_argnums: another way to write `donate_state`: all arguments that are state, or none.
+            default the last one with arrays that are neither scalars nor random keys and that the
+            step does not make anew, and those before it that have as many rows; rows that more of
+            them have in common come first. The log says which they are.
+        static_argnums, static_argnames: arguments that are Python values, by position or by name;
+            another value traces and plans anew. Flags, strings and functions always are, in trees
+            too; with `"auto"` numbers as well.
+        donate_argnums, donate_argnames: another way to write `donate_state`: all arguments that the
+            step returns anew, or none of them; others do not count.
+        in_shardings, out_shardings: as of `jax.jit`, over meshes of axes' sizes that the plan's
+            meshes have; constraints of the plan (docs/methods.md, "Sharding constraints").
         micro_batch_semantics: another way to write the method's: `"exact"` (results are those of
             `jax.jit` on the whole batch), `"relaxed"` or `"independent"`; see `Method`.
         donate_state: a call uses up the state it is given (if it came from an earlier call).
@@ -105,6 +123,10 @@ def parallelize(
         cache,
         workers,
         donate_argnums,
+        _names("parallelize", "static_argnames", static_argnames),
+        _names("parallelize", "donate_argnames", donate_argnames),
+        in_shardings,
+        out_shardings,
     )
     _check("parallelize", cluster, method, options)
 
@@ -129,7 +151,11 @@ def compile(
     method: Method | FollowParallel | None = None,
     batch_argnums: int | Sequence[int] | None = None,
     static_argnums: int | Sequence[int] | Literal["auto"] = (),
+    static_argnames: str | Sequence[str] | None = None,
     donate_argnums: int | Sequence[int] | Literal["auto"] = "auto",
+    donate_argnames: str | Sequence[str] | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     micro_batch_semantics: Literal["exact", "relaxed", "independent"] | None = None,
     donate_state: bool = True,
     cache: CacheLike = True,
@@ -158,10 +184,19 @@ def compile(
         cache,
         workers,
         donate_argnums,
+        _names("compile", "static_argnames", static_argnames),
+        _names("compile", "donate_argnames", donate_argnames),
+        in_shardings,
+        out_shardings,
     )
     _check("compile", cluster, method, options)
     function = _function(fn, cluster, method, options)
     return function.compile(*example_args, progress=progress)
+
+
+def _names(where: str, option: str, given: Any) -> tuple[str, ...]:
+    check_type(where, option, given, TEXT, ROW, None)
+    return names_of(given)
 
 
 def _check(where: str, cluster: Any, method: Any, options: Options) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, update_wrapper
 from typing import Any, Literal, cast, final
 
@@ -22,7 +22,8 @@ from alpa_mlir.methods.automatic import ShardParallel
 from alpa_mlir.methods.kept_stages import submesh_of
 from alpa_mlir.methods.method import Method
 from alpa_mlir.methods.pipeshard import PipeshardParallel
-from alpa_mlir.stages import Options, ParallelFunction, TracedStep, shapes_of
+from alpa_mlir.stages import Options, ParallelFunction, StepCaller, TracedStep, shapes_of
+from alpa_mlir.trace.call_form import Call, CallForm
 from alpa_mlir.trace.layer_markers import StageCuts
 from alpa_mlir.trace.tracing import known_positions
 
@@ -176,25 +177,34 @@ class FollowingFunction(ParallelFunction):
         super().__init__(fn, None, None, options)
         self.follow = follow
 
-    def trace(self, *args: Any) -> TracedStep:
-        return self._followed(args).function.trace(*args)
+    def _trace(self, call: Call) -> TracedStep:
+        return self._as_followed(call)[1]
 
-    def _key(self, args: Sequence[Any]) -> Any:
-        number, *rest = super()._key(args)
+    def _key(self, call: Call) -> tuple[Any, ...]:
+        number, *rest = super()._key(call)
         return number, self.follow.source().loaded, *rest
 
-    def _compile(self, args: Sequence[Any], progress: bool | Progress) -> ParallelStep:
-        found, source = self._followed(args), self.follow.source()
-        planned = found.function.plan(*args, progress=progress)
+    def _as_followed(self, call: Call) -> tuple[_Followed, TracedStep]:
+        form = CallForm(self.fn, call)
+        args = form.arguments(call)
+        options = self.options.for_call(call, self._reader)
+        found = self._followed(form.function(), args, options)
+        traced = found.function.trace(*args)
+        return found, replace(traced, caller=StepCaller(self._reader, call, form))
+
+    def _compile(self, call: Call, progress: bool | Progress) -> ParallelStep:
+        (found, traced), source = self._as_followed(call), self.follow.source()
+        planned = traced.plan(progress=progress)
         if not isinstance(source.loaded, LoadedPlan):
             workers = self.options.workers or self.follow.src_func.options.workers
             return planned.load(workers=workers, progress=progress)
         devices = _devices(source.loaded, found.meshes, planned.plan)
         return planned.load(devices=devices, progress=progress)
 
-    def _followed(self, args: Sequence[Any]) -> _Followed:
+    def _followed(
+        self, function: Callable[..., Any], args: Sequence[Any], options: Options
+    ) -> _Followed:
         follow, source = self.follow, self.follow.source()
-        options = self.options.for_arguments(args)
         static, plan = known_positions(options.static_argnums, len(args)), source.plan
         shapes = [arg if i in static else shapes_of(arg) for i, arg in enumerate(args)]
         dynamic = [arg for i, arg in enumerate(shapes) if i not in static]
@@ -211,13 +221,13 @@ class FollowingFunction(ParallelFunction):
         cluster = Cluster.from_dict(plan.cluster)
         if len(plan.stages) == 1:
             method: Method = ShardParallel(mesh_shape=plan.meshes[0].shape, **common)
-            return _Followed(ParallelFunction(self.fn, cluster, method, options), (0,))
-        stages, fn = list(range(len(plan.stages))), self.fn
+            return _Followed(ParallelFunction(function, cluster, method, options), (0,))
+        stages, fn = list(range(len(plan.stages))), function
         if follow.layer_option == "follow":
-            batches = [i in options.batches(len(args)) for i in range(len(args)) if i not in static]
+            batches = _batches(options, len(args), static)
             owners = _owners(specs, dynamic, batches)
             cuts = StageCuts(owners, [stage.mesh for stage in plan.stages])
-            fn = cuts.marked(self.fn, static)
+            fn = cuts.marked(function, static)
             _jax.eval_shape(partial(_with_static, fn, shapes, static), *dynamic)
             stages = list(cuts.stages)
         rounds = len(plan.stages) // len(plan.meshes)
@@ -256,6 +266,14 @@ class _Followed:
 
     function: ParallelFunction
     meshes: tuple[int, ...]
+
+
+def _batches(options: Options, count: int, static: Sequence[int]) -> list[bool]:
+    """Which of the arguments that are not static are batches; by default the last one."""
+    dynamic = [i for i in range(count) if i not in static]
+    given = options.batch_argnums
+    found = dynamic[-1:] if given is None else known_positions(given, count)
+    return [i in found for i in dynamic]
 
 
 def _with_static(

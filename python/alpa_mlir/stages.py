@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, update_wrapper, wraps
 from pathlib import Path
@@ -14,9 +15,10 @@ import jax
 from alpa_runtime import trees
 from alpa_runtime.arrays import WholeArray
 from alpa_runtime.cache import CACHE, CacheLike, chosen_folder
-from alpa_runtime.calling_convention import CallingConvention, positional
-from alpa_runtime.errors import FLAG, FUNCTION, check_type
-from alpa_runtime.parallel_step import ParallelStep, Progress, load_on
+from alpa_runtime.calling_convention import CallingConvention
+from alpa_runtime.errors import FLAG, FUNCTION, ArgumentMismatchError, check_type
+from alpa_runtime.jax_internals import is_transformed
+from alpa_runtime.parallel_step import Caller, ParallelStep, Progress, load_on, on_terminal
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.plan import Tried, tried_text
 from alpa_runtime.worker_group import Hosts
@@ -31,6 +33,7 @@ from alpa_mlir.search.frontier import AXES, Axis, Frontier, find_frontier
 from alpa_mlir.search.planner import find_plan
 from alpa_mlir.search.warm_start import WarmStart
 from alpa_mlir.trace import tracing
+from alpa_mlir.trace.call_form import Call, CallForm, Reader, Static, difference
 from alpa_mlir.trace.layer_markers import SCOPE as BOUNDARY_SCOPE
 from alpa_mlir.trace.tracing import Traced, known_positions
 
@@ -46,44 +49,62 @@ class Options:
     cache: CacheLike = True
     workers: Hosts | None = None
     donate_argnums: int | Sequence[int] | Literal["auto"] = "auto"
+    static_argnames: tuple[str, ...] = ()
+    donate_argnames: tuple[str, ...] = ()
+    in_shardings: Any = None
+    out_shardings: Any = None
 
-    def for_arguments(self, args: Sequence[Any]) -> Options:
-        """The same, where what depends on the arguments is said as numbers.
+    def for_call(self, call: Call, reader: Reader) -> Options:
+        """The same, where arguments are said by their numbers in a call."""
+        batches = self.batch_argnums
+        if batches is not None:
+            batches = reader.numbers(batches, call)
+        donated: tuple[int, ...] | Literal["auto"] = "auto"
+        if self.donate_argnums != "auto":
+            assert not isinstance(self.donate_argnums, str)
+            donated = reader.numbers(self.donate_argnums, call)
+        if self.donate_argnames:
+            by_name = [i for i, name in enumerate(call.names) if name in self.donate_argnames]
+            donated = (*(() if donated == "auto" else donated), *by_name)
+        return replace(
+            self,
+            batch_argnums=batches,
+            donate_argnums=donated,
+            donate_argnames=(),
+            static_argnums=call.static,
+            static_argnames=(),
+        )
+
+    def for_traced(self, traced: Traced, names: Sequence[str]) -> Options:
+        """The same, where the step is known: whether it uses up its state.
 
         Raises:
-            MethodError: `donate_argnums` names other arguments than those that are state.
+            MethodError: `donate_argnums` has only a part of the state that the step returns anew.
         """
-        result = self
-        if self.static_argnums == "auto":
-            static = tuple(i for i, arg in enumerate(args) if _is_static(arg))
-            result = replace(result, static_argnums=static)
-        if self.donate_argnums != "auto":
-            count = len(args)
-            given = set(known_positions(self.donate_argnums, count))
-            others = {*known_positions(result.static_argnums, count), *result.batches(count)}
-            state = set(range(count)) - others
-            if given and given != state:
-                raise MethodError(
-                    f"donate_argnums {self.donate_argnums!r}; arguments "
-                    f"{', '.join(map(str, sorted(state)))} are state",
-                    where="parallelize",
-                    fix="give all of them, or none, or donate_state",
-                )
-            result = replace(result, donate_state=bool(given), donate_argnums="auto")
-        return result
-
-    def batches(self, count: int) -> tuple[int, ...]:
-        """Positions of the batches among so many arguments, whose static ones are known."""
-        if self.batch_argnums is not None:
-            return known_positions(self.batch_argnums, count)
-        static = known_positions(self.static_argnums, count)
-        return tuple(i for i in range(count) if i not in static)[-1:]
+        if self.donate_argnums == "auto":
+            return self
+        count = len(names)
+        given = set(known_positions(self.donate_argnums, count))
+        dynamic = [i for i in range(count) if i not in known_positions(self.static_argnums, count)]
+        carried = {
+            dynamic[owner]
+            for owner, item in zip(_owners(traced.in_tree), traced.signature.inputs, strict=True)
+            if item.carried_by is not None
+        }
+        if given and carried - given:
+            raise MethodError(
+                f"donate {', '.join(names[i] for i in sorted(given))}, but the step returns "
+                f"{', '.join(names[i] for i in sorted(carried))} anew",
+                where="donate_argnums",
+                fix="donate all of them, or none, or give donate_state",
+            )
+        return replace(self, donate_state=bool(given), donate_argnums="auto")
 
 
-def _is_static(arg: Any) -> bool:
-    if isinstance(arg, bool | int | float | str):
-        return True
-    return not all(hasattr(x, "dtype") or isinstance(x, int | float) for x in trees.leaves(arg))
+def _owners(in_tree: Any) -> list[int]:
+    """For each leaf of the arguments, which one it is of."""
+    numbered = trees.unflatten(in_tree, range(in_tree.num_leaves))
+    return [i for i, argument in enumerate(numbered) for _ in trees.leaves(argument)]
 
 
 @dataclass(frozen=True)
@@ -94,6 +115,7 @@ class TracedStep:
         traced: text, signature and trees.
         fn: the function; None for a step that was read from a file.
         cluster, method: what `plan` takes by default.
+        caller: how the function is called, where the step takes other arguments.
     """
 
     fn: Callable[..., Any] | None = field(repr=False)
@@ -101,6 +123,7 @@ class TracedStep:
     traced: Traced
     cluster: ClusterLike = None
     method: Method = field(default_factory=AutoParallel)
+    caller: Caller | None = field(default=None, repr=False)
 
     def as_text(self) -> str:
         """The StableHLO module."""
@@ -167,10 +190,14 @@ class TracedStep:
             )
             traced = self.traced.with_loops()
             plan = find_plan(traced, described, method, folder, progress, near)
-            return PlannedStep(traced, plan, self.options).called()
+            return PlannedStep(traced, plan, self.options, self.caller).called()
         if self.traced.rounds > 1 and plan.schedule == "inference":
             warnings.warn(_OTHER_ROWS, stacklevel=2)
-        return PlannedStep(self.traced, plan, self.options).called()
+        return PlannedStep(self.traced, plan, self.options, self.caller).called()
+
+    def lower(self) -> PlannedStep:
+        """The plan, as JAX calls the stage behind a trace: `plan`."""
+        return self.plan()
 
     def frontier(
         self,
@@ -256,7 +283,7 @@ class TracedStep:
         wanted = self.cluster if cluster is None else cluster
         described = None if wanted is None else as_cluster(wanted)
         plan.check(traced=traced, cluster=described, compiler=compiler_version())
-        return PlannedStep(traced, plan, self.options)
+        return PlannedStep(traced, plan, self.options, self.caller)
 
 
 @dataclass(frozen=True)
@@ -265,11 +292,13 @@ class PlannedStep:
 
     Attributes:
         traced, plan: the step and its plan.
+        caller: how the function is called, where the step takes other arguments.
     """
 
     traced: Traced = field(repr=False)
     plan: Plan
     options: Options
+    caller: Caller | None = field(default=None, repr=False)
 
     @property
     def form(self) -> CallingConvention:
@@ -334,10 +363,14 @@ class PlannedStep:
         # Devices that are named are those of this process.
         default = session.default_workers(hosts) if devices is None else hosts
         loaded = load_on(self.plan, devices, default, donate, progress, backend, kept)
-        step = ParallelStep(self.form, loaded)
+        step = ParallelStep(self.form, loaded, self.caller)
         if default is not hosts:
             session.close_at_shutdown(loaded)
         return step
+
+    def compile(self) -> ParallelStep:
+        """The step on its devices, as JAX calls this stage: `load`."""
+        return self.load()
 
 
 def _is_number(value: Any) -> bool:
@@ -354,7 +387,11 @@ _OTHER_ROWS = (
 
 
 def trace_step(
-    fn: Callable[..., Any], args: Sequence[Any], options: Options, cluster: ClusterLike = None
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    options: Options,
+    cluster: ClusterLike = None,
+    carried: Mapping[int, int | None] | None = None,
 ) -> Traced:
     """A step as its options say, lowered for the devices of the cluster."""
     return tracing.trace(
@@ -362,6 +399,7 @@ def trace_step(
         *args,
         batch_argnums=options.batch_argnums,
         static_argnums=known_positions(options.static_argnums, len(args)),
+        carried=carried,
         compute_capability=_gpus_elsewhere(cluster),
     )
 
@@ -388,12 +426,17 @@ def _marked_layers(traced: Traced) -> int:
 
 
 _jax: Any = jax
+_log = logging.getLogger("alpa_mlir")
 
 
 class ParallelFunction:
     """A function that is planned when it is first called, once for each form of arguments.
 
-    The steps can be taken one by one: `f.trace(*args).plan(cluster).load()`.
+    The steps can be taken one by one: `f.trace(*args).plan(cluster).load()`, or in JAX's words
+    `f.lower(*args).compile()`.
+
+    Within a transformation of JAX (`jax.jit`, `jax.grad`, `jax.vmap`, `jax.eval_shape`) it is the
+    function itself, without a plan.
     """
 
     def __init__(
@@ -403,50 +446,77 @@ class ParallelFunction:
         method: Method | None = None,
         options: Options | None = None,
     ) -> None:
+        update_wrapper(self, fn, updated=())
+        self.original: Callable[..., Any] = fn
         self.fn: Callable[..., Any] = _by_position(fn)
         self.cluster = cluster
         self.method: AutoParallel | Method = AutoParallel() if method is None else method
         self.options: Options = Options() if options is None else options
+        self._reader = Reader(self.fn, self.options.static_argnums, self.options.static_argnames)
+        self._reader.check_names(self.options.donate_argnames, "donate_argnames")
         self._steps: dict[Any, ParallelStep] = {}
         self._last: ParallelStep | None = None
-        update_wrapper(self, fn)
+        self._last_key: Any = None
+        self._said: set[str] = set()
         session.remember(self)
 
-    def trace(self, *args: Any) -> TracedStep:
+    def trace(self, *args: Any, **named: Any) -> TracedStep:
         """Trace at the whole batch.
 
         Raises:
             TraceError: the function or its arguments do not fit.
         """
-        options = self.options.for_arguments(args)
-        static = known_positions(options.static_argnums, len(args))
-        examples = tuple(arg if i in static else shapes_of(arg) for i, arg in enumerate(args))
+        return self._trace(self._reader.read(args, named))
+
+    def _trace(self, call: Call) -> TracedStep:
+        options = self.options.for_call(call, self._reader)
+        form = CallForm(self.fn, call)
+        arguments = form.arguments(call)
+        examples = tuple(
+            arg if i in call.static else shapes_of(arg) for i, arg in enumerate(arguments)
+        )
+        fn = _with_shardings(form.function(), call.static, options)
         cluster = session.default_cluster(self.cluster)
-        traced = trace_step(self.fn, examples, options, cluster)
-        return TracedStep(self.fn, options, traced, cluster, self.method)
+        traced = trace_step(fn, examples, options, cluster, form.carried)
+        options = options.for_traced(traced, call.names)
+        self._say(_classified(self._reader.name, call, traced))
+        caller = StepCaller(self._reader, call, form)
+        return TracedStep(fn, options, traced, cluster, self.method, caller)
 
-    def plan(self, *args: Any, progress: bool | Progress = False) -> PlannedStep:
+    def lower(self, *args: Any, **named: Any) -> PlannedStep:
+        """Trace and plan, as JAX calls the stage before `compile`."""
+        return self.plan(*args, **named)
+
+    def plan(self, *args: Any, progress: bool | Progress = False, **named: Any) -> PlannedStep:
         """Trace and plan with this function's cluster and method."""
-        return self.trace(*args).plan(progress=progress)
+        return self.trace(*args, **named).plan(progress=progress)
 
-    def compile(self, *args: Any, progress: bool | Progress = False) -> ParallelStep:
+    def compile(self, *args: Any, progress: bool | Progress = False, **named: Any) -> ParallelStep:
         """Trace, plan and load for arguments of this form; remembered."""
-        key = self._key(args)
-        if key not in self._steps:
-            self._steps[key] = self._compile(args, progress)
-        self._last = self._steps[key]
-        return self._last
+        return self._step(self._reader.read(args, named), progress)
 
-    def _compile(self, args: Sequence[Any], progress: bool | Progress) -> ParallelStep:
-        return self.plan(*args, progress=progress).load(progress=progress)
+    def _step(self, call: Call, progress: bool | Progress) -> ParallelStep:
+        key = self._key(call)
+        found = self._steps.get(key)
+        if found is None:
+            if self._last_key is not None:
+                new, old = key[-1], self._last_key[-1]
+                name = self._reader.name
+                _log.info("%s is traced and planned anew: %s", name, difference(new, old))
+            found = self._steps[key] = self._compile(call, progress)
+        self._last, self._last_key = found, key
+        return found
 
-    def get_executable(self, *args: Any) -> ParallelStep:
+    def _compile(self, call: Call, progress: bool | Progress) -> ParallelStep:
+        return self._trace(call).plan(progress=progress).load(progress=progress)
+
+    def get_executable(self, *args: Any, **named: Any) -> ParallelStep:
         """The step for arguments of this form, planned and compiled, but not run: `compile`.
 
         Args:
             args: arrays, or trees of `jax.ShapeDtypeStruct`s.
         """
-        return self.compile(*args)
+        return self.compile(*args, **named)
 
     def get_last_executable(self) -> ParallelStep | None:
         """The step that was compiled or called last; None before."""
@@ -462,23 +532,94 @@ class ParallelFunction:
         kept = {k: v for k, v in self._steps.items() if session not in (None, k[0])}
         self._steps = kept
         if self._last is not None and not any(step is self._last for step in kept.values()):
-            self._last = None
+            self._last = self._last_key = None
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run one step, planning it first if arguments of this form are new."""
-        if named:
-            names = tuple(inspect.signature(self.fn).parameters)
-            args = positional(names, args, named, getattr(self.fn, "__name__", "the function"))
-        return self.compile(*args)(*args)
+        if is_transformed():
+            self._say(
+                f"{self._reader.name} is called within a transformation of JAX, and is part of it: "
+                "not planned by itself"
+            )
+            return self.original(*args, **named)
+        call = self._reader.read(args, named)
+        return self._step(call, on_terminal()).call(call)
 
-    def _key(self, args: Sequence[Any]) -> Any:
-        static = known_positions(self.options.for_arguments(args).static_argnums, len(args))
-        leaves, tree = _jax.tree.flatten([a for i, a in enumerate(args) if i not in static])
-        forms: Any = tuple(
-            (x.shape, x.dtype) if hasattr(x, "dtype") else type(x).__name__ for x in leaves
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            _log.info("%s", text)
+
+    def _key(self, call: Call) -> tuple[Any, ...]:
+        return session.session_of(self.cluster, self.options.workers), call.key
+
+
+class StepCaller:
+    """How calls of a function become those of a step that was made for one of them."""
+
+    def __init__(self, reader: Reader, call: Call, form: CallForm) -> None:
+        self._reader = reader
+        self._made_for = call
+        self._form = form
+
+    def read(self, args: Sequence[Any], named: Mapping[str, Any]) -> Call:
+        call = self._reader.read(args, named)
+        if call.python_values != self._made_for.python_values:
+            raise ArgumentMismatchError(
+                difference(call.key, self._made_for.key),
+                where=self._reader.name,
+                fix="pass the same, or compile the step again",
+            )
+        return call
+
+    def arguments(self, call: Any) -> tuple[Any, ...]:
+        return self._form.arguments(call)
+
+    def result(self, call: Any, result: Any) -> Any:
+        return self._form.finish(call, result)
+
+
+def _classified(name: str, call: Call, traced: Traced) -> str:
+    """What the arguments of a step were taken for."""
+    inputs = iter(zip(_owners(traced.in_tree), traced.signature.inputs, strict=True))
+    dynamic = [i for i in range(len(call.names)) if i not in call.static]
+    kinds: dict[int, set[str]] = {i: set() for i in dynamic}
+    for owner, item in inputs:
+        carried = item.carried_by is not None
+        kinds[dynamic[owner]].add("carried" if carried else item.kind)
+    groups: dict[str, list[str]] = {"state": [], "batch": [], "same": [], "static": []}
+    for i, argument in enumerate(call.names):
+        if i in call.static:
+            groups["static"].append(f"{argument}={Static(call.values[i])!r}")
+        elif "carried" in kinds[i]:
+            groups["state"].append(argument)
+        else:
+            groups["batch" if "batch" in kinds[i] else "same"].append(argument)
+    parts = [
+        (groups["state"], "state"),
+        (groups["batch"], f"the batch of {traced.signature.batch_size} rows"),
+        (groups["same"], "whole for every micro-batch"),
+        (groups["static"], "static"),
+    ]
+    said = [f"{', '.join(names)} as {what}" for names, what in parts if names]
+    return f"{name} takes {'; '.join(said)}"
+
+
+def _with_shardings(
+    fn: Callable[..., Any], static: Sequence[int], options: Options
+) -> Callable[..., Any]:
+    """The function with the shardings that its arguments and results are to have."""
+    given = {
+        name: value
+        for name, value in (
+            ("in_shardings", options.in_shardings),
+            ("out_shardings", options.out_shardings),
         )
-        number = session.session_of(self.cluster, self.options.workers)
-        return number, tree, forms, tuple(args[i] for i in static)
+        if value is not None
+    }
+    if not given:
+        return fn
+    return _jax.jit(fn, static_argnums=tuple(static), **given)
 
 
 def _by_position(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -493,9 +634,9 @@ def _by_position(fn: Callable[..., Any]) -> Callable[..., Any]:
     first = parameters.index(keywords[0])
 
     @wraps(fn)
-    def call(*args: Any) -> Any:
-        named = {p.name: x for p, x in zip(keywords, args[first:], strict=False)}
-        return fn(*args[:first], **named)
+    def call(*args: Any, **named: Any) -> Any:
+        by_name = {p.name: x for p, x in zip(keywords, args[first:], strict=False)}
+        return fn(*args[:first], **by_name, **named)
 
     positional = [p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in parameters]
     call.__signature__ = inspect.Signature(positional)  # pyright: ignore

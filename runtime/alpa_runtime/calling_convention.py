@@ -27,7 +27,7 @@ from alpa_runtime.arrays import (
     of_pieces,
 )
 from alpa_runtime.errors import ArgumentMismatchError, PlanMismatchError, TraceError
-from alpa_runtime.jax_internals import ArrayImpl
+from alpa_runtime.jax_internals import ArrayImpl, with_auto_axes, with_weak_type
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import (
     CallInfo,
@@ -55,6 +55,7 @@ class Aval:
         data_shape: shape of the array that stands for the leaf in the module.
         data_dtype: NumPy's name of that array's dtype.
         key_impl: generator of a typed PRNG key, else None. Keys travel as their data.
+        weak_type: whether a result has JAX's type of Python numbers, which gives way to others.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Aval:
     data_shape: tuple[int, ...]
     data_dtype: str
     key_impl: str | None = None
+    weak_type: bool = False
 
 
 def is_typed_key(aval: Any) -> bool:
@@ -316,7 +318,7 @@ def regrouped(value: Any, rounds: int) -> Any:
     """
     if rounds == 1 or isinstance(value, WholeArray):
         return value
-    x = value if isinstance(value, jax.Array) else np.asarray(value)
+    x = with_auto_axes(value) if isinstance(value, jax.Array) else np.asarray(value)
     if not x.ndim or x.shape[0] % rounds:
         return x  # The caller's mistake, and named where shapes are checked.
     return x.reshape(-1, rounds, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
@@ -353,9 +355,10 @@ def positional(
 
 
 def typed_value(value: Any, leaf: Aval) -> Any:
-    """A value of the plan as the caller has it: key data become keys again."""
+    """A value of the plan as the caller has it: key data become keys again, and numbers weak."""
     if not leaf.key_impl:
-        return value
+        is_weak = leaf.weak_type and isinstance(value, jax.Array | WholeArray)
+        return with_weak_type(value) if is_weak else value
     if in_workers(value):
         return DistributedKeys(value, leaf.key_impl, leaf.shape, leaf.dtype)
     data = _with_whole_keys(jnp.asarray(value), len(leaf.shape))
@@ -665,7 +668,7 @@ class Boundary:
 def _check_is_there(x: Any, name: str) -> None:
     if isinstance(x, jax.Array | WholeArray) and x.is_deleted():
         raise ArgumentMismatchError(
-            "the array was given away to an earlier step",
+            "the array was donated to an earlier step",
             where=name,
             fix="use the state that the last step returned, or donate_state=False",
         )

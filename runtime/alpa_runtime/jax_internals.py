@@ -569,3 +569,47 @@ def array_of_capsule(capsule: Any, device: Any) -> jax.Array:
 def shards_of(x: jax.Array) -> list[jax.Array]:
     """What each device holds of an array, in the order of its mesh; a list of its own."""
     return list(as_any(x)._arrays)
+
+
+def with_weak_type(x: Any) -> Any:
+    """The same array of the same memory, whose type gives way to others as that of a Python number
+    does; of workers, an array that says so."""
+    if isinstance(x, jax.Array) and type(x) is ArrayImpl:
+        owner: Any = x
+        aval = owner.aval.update(weak_type=True)
+        make: Any = ArrayImpl
+        return make(aval, x.sharding, owner._arrays, committed=True, _skip_checks=True)
+    as_any(x).weak_type = True
+    return x
+
+
+def alone(x: Any) -> Any:
+    """What the first device holds of an array that all of its devices hold whole, as an array that
+    functions of JAX take with those of any other devices. No memory of its own."""
+    owner: Any = x
+    make: Any = ArrayImpl
+    part = owner._arrays[0]
+    (device,) = part.devices()
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    return make(owner.aval.update(sharding=part.aval.sharding), sharding, [part], False, True)
+
+
+def is_transformed() -> bool:
+    """Whether JAX is tracing now: for `jax.jit`, `jax.grad`, `jax.vmap` or the like."""
+    from jax._src import core
+
+    return not core.trace_state_clean()
+
+
+def with_auto_axes(x: Any) -> Any:
+    """The same array where its type says nothing of a mesh: functions of it go by values alone.
+    Rows of an array with explicit axes are split only by what those axes divide."""
+    sharding = getattr(x, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return x
+    mesh: Any = sharding.mesh
+    types: Any = getattr(mesh, "axis_types", None) or ()
+    if jax.sharding.AxisType.Explicit not in types:
+        return x
+    auto, api = Mesh(mesh.devices, mesh.axis_names), as_any(jax)
+    return api.device_put(x, NamedSharding(auto, sharding.spec, memory_kind=sharding.memory_kind))

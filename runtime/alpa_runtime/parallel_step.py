@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import math
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import jax
+
+from alpa_runtime import trees
 from alpa_runtime.cache import CACHE, CacheLike
 from alpa_runtime.calling_convention import CallingConvention, positional
 from alpa_runtime.checkpoint.save_restore import StateTarget
-from alpa_runtime.errors import FLAG, FUNCTION, PATH, ROW, TEXT, DevicesError, check_type
+from alpa_runtime.errors import (
+    FLAG,
+    FUNCTION,
+    PATH,
+    ROW,
+    TEXT,
+    DevicesError,
+    TraceError,
+    check_type,
+)
 from alpa_runtime.execution.loaded_plan import LoadedPlan
 from alpa_runtime.execution.loaded_plan import load as load_plan
-from alpa_runtime.jax_internals import without_context_mesh
+from alpa_runtime.jax_internals import ArrayImpl, alone, is_transformed, without_context_mesh
 from alpa_runtime.plan import Plan
 from alpa_runtime.step_arguments import (
     initial_state,
     input_placement,
+    input_shardings,
     output_placement,
+    output_shardings,
     placed_arguments,
     step_state,
 )
@@ -26,15 +43,94 @@ from alpa_runtime.step_trace import ChromeEvents, Recording
 from alpa_runtime.worker_group import HOSTS, Hosts
 from alpa_runtime.workers.driver import DistributedPlan
 
+_jax: Any = jax
 Progress = Callable[[int, int, str], None]
+
+
+class Caller(Protocol):
+    """How a function is called whose step takes other arguments: by names of all of them, with
+    Python values among their leaves, with objects that change."""
+
+    def read(self, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """One call.
+
+        Raises:
+            ArgumentMismatchError: its Python values are others than those of the step.
+        """
+        ...
+
+    def arguments(self, call: Any) -> tuple[Any, ...]:
+        """What the step takes."""
+        ...
+
+    def result(self, call: Any, result: Any) -> Any:
+        """What the function returns, of what the step does."""
+        ...
+
+
+class _Numbers:
+    """Single numbers among the results of a step on several meshes, which callers use together: a
+    loss and a count of tokens, a learning rate of the next step. They are handed out as arrays of
+    one device that JAX moves as it likes, and taken back as what the step left on its meshes."""
+
+    def __init__(self) -> None:
+        self._placed: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+    def given(self, results: Any) -> Any:
+        return _jax.tree.map(self._give, results)
+
+    def _give(self, x: Any) -> Any:
+        if type(x) is not ArrayImpl or x.shape:
+            return x
+        number, placed = alone(x), self._placed
+        key = id(number)
+        placed[key] = weakref.ref(number, lambda _: placed.pop(key, None)), x
+        return number
+
+    def taken(self, arguments: Any) -> Any:
+        return _jax.tree.map(self._take, arguments) if self._placed else arguments
+
+    def _take(self, x: Any) -> Any:
+        ref, placed = self._placed.get(id(x), (None, None))
+        return x if ref is None or ref() is not x else placed
+
+
+@dataclass(frozen=True)
+class MemoryAnalysis:
+    """Memory on a device of the program of a step that takes most, by XLA's names.
+
+    Attributes:
+        programs: each of the step's programs, by `stage/function`.
+    """
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
+    programs: Mapping[str, MemoryAnalysis]
+
+    @property
+    def total(self) -> int:
+        """Bytes of arguments, results and temporaries, aliased buffers counted once."""
+        taken = self.argument_size_in_bytes + self.output_size_in_bytes + self.temp_size_in_bytes
+        return taken - self.alias_size_in_bytes
 
 
 @dataclass(frozen=True)
 class ParallelStep:
-    """A step on its devices: called like the function it was made from."""
+    """A step on its devices: called like the function it was made from.
+
+    Attributes:
+        form: trees of arrays that it takes and returns.
+        loaded: the plan on its devices.
+        caller: how the function is called; None for steps of saved plans, which take those trees.
+    """
 
     form: CallingConvention = field(repr=False)
     loaded: LoadedPlan | DistributedPlan = field(repr=False)
+    caller: Caller | None = field(default=None, repr=False)
+    _numbers: _Numbers = field(default_factory=lambda: _Numbers(), init=False, repr=False)
 
     @property
     def plan(self) -> Plan:
@@ -46,10 +142,33 @@ class ParallelStep:
         Raises:
             ArgumentMismatchError: another tree, shape or dtype than the step was made for.
         """
+        if is_transformed():
+            raise TraceError(
+                "a compiled step within a transformation of JAX",
+                where=self.form.name,
+                fix="call the function there that parallelize gave, or the function itself",
+            )
+        if self.caller is not None and (named or self.form.static or not self._takes(args)):
+            return self.call(self.caller.read(args, named))
         if named:
             args = positional(self.form.parameters, args, named, self.form.name)
+        return self._run(args)
+
+    def call(self, call: Any) -> Any:
+        """Run one step for a call that its `caller` has read."""
+        assert self.caller is not None
+        return self.caller.result(call, self._run(self.caller.arguments(call)))
+
+    def _run(self, args: Sequence[Any]) -> Any:
         with without_context_mesh():
-            return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
+            if len(self.plan.meshes) == 1 or not isinstance(self.loaded, LoadedPlan):
+                return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
+            flat = self.form.flatten_args(*self._numbers.taken(args))
+            return self._numbers.given(self.form.unflatten_results(self.loaded(flat)))
+
+    def _takes(self, args: Sequence[Any]) -> bool:
+        """Whether arguments are the trees of arrays that the step takes."""
+        return trees.structure(self.form.dynamic(args)) == self.form.in_tree
 
     def init(self, init_fn: Callable[..., Any], *args: Any) -> Any:
         """The first state, made by a function where the step wants it.
@@ -97,6 +216,52 @@ class ParallelStep:
     def get_output_placement_specs(self) -> Any:
         """Where the step leaves its results: a tree of `PlacementSpec`s."""
         return output_placement(self.form, self.plan)
+
+    @property
+    def in_tree(self) -> Any:
+        """The tree of the arguments that are not static, as the step takes them."""
+        return self.form.in_tree
+
+    @property
+    def out_tree(self) -> Any:
+        """The tree of the result, as the step returns it."""
+        return self.form.out_tree
+
+    @property
+    def input_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Where the step wants its arguments, as `jax.stages.Compiled` says it: trees of shardings
+        for all arguments, which are given by position, and none for those by name. Several of an
+        argument whose pieces lie on several meshes; None of what no mesh reads. Those of workers
+        have meshes without devices."""
+        return input_shardings(self.form, self.plan, self.loaded), {}
+
+    @property
+    def output_shardings(self) -> Any:
+        """Where the step leaves its results: a tree of shardings, as of `input_shardings`."""
+        return output_shardings(self.form, self.plan, self.loaded)
+
+    def memory_analysis(self) -> MemoryAnalysis:
+        """What XLA says of the memory of the step's programs on a device.
+
+        What lies there between programs (micro-batches in flight) is not theirs; the plan's
+        `peak_bytes` has it.
+
+        Raises:
+            BackendError: another compiler does not tell.
+        """
+        found = self.loaded.memory_stats().items()
+        programs = {name: MemoryAnalysis(**stats, programs={}) for name, stats in found}
+        return replace(max(programs.values(), key=lambda p: p.total), programs=programs)
+
+    def cost_analysis(self) -> dict[str, float]:
+        """What a step costs, as the plan counts it: `flops` of all devices and micro-batches, and
+        the predicted `optimal_seconds`."""
+        plan, flops = self.plan, 0.0
+        for stage in plan.stages:
+            of = stage.predicted.get
+            each = of("forward_flops", 0.0) + of("backward_flops", 0.0)
+            flops += plan.num_micro_batches * each + of("update_flops", 0.0)
+        return {"flops": flops, "optimal_seconds": plan.predicted.get("step_seconds", math.inf)}
 
     def state_target(self) -> StateTarget:
         """The state that the step takes: what `restore_checkpoint(folder, step)` asks for. Several
@@ -241,3 +406,8 @@ def progress_bar(title: str, unit: str = "program") -> Progress:
             bar.close()
 
     return show
+
+
+def on_terminal() -> bool:
+    """Whether standard error is a terminal, where somebody reads what is in progress."""
+    return sys.stderr is not None and sys.stderr.isatty()

@@ -12,7 +12,7 @@ import jax
 import jax.numpy
 import numpy as np
 from jax.extend import core
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jax.sharding import PartitionSpec as P
 
 from alpa_runtime import trees
@@ -482,6 +482,14 @@ class Places(Protocol):
         ...
 
 
+class OnMeshes(Protocol):
+    """A loaded plan."""
+
+    def devices_of(self, mesh: int) -> tuple[Any, ...]:
+        """The devices of a mesh, in row-major order; none where they are those of workers."""
+        ...
+
+
 def input_placement(form: CallingConvention, plan: Plan) -> tuple[Any, ...]:
     """A tree of `PlacementSpec`s for each argument; None for static ones."""
     specs = argument_placements(plan)[: len(form.in_leaves)]
@@ -513,6 +521,33 @@ def result_placements(plan: Plan) -> list[PlacementSpec]:
             else:
                 held.update(_made(plan, op, held))
     return [_spec(plan.outputs, leaf, found) for leaf in groups(plan.outputs, "outputs")]
+
+
+def input_shardings(form: CallingConvention, plan: Plan, loaded: OnMeshes) -> tuple[Any, ...]:
+    """A tree of shardings for each argument; None for static ones."""
+    specs = argument_placements(plan)[: len(form.in_leaves)]
+    found = [_shardings(spec, plan, loaded) for spec in specs]
+    return with_static(form, trees.unflatten(form.in_tree, found))
+
+
+def output_shardings(form: CallingConvention, plan: Plan, loaded: OnMeshes) -> Any:
+    """A tree of shardings like the result."""
+    found = [_shardings(spec, plan, loaded) for spec in result_placements(plan)]
+    return trees.unflatten(form.out_tree, found)
+
+
+def _shardings(spec: PlacementSpec, plan: Plan, loaded: OnMeshes) -> Any:
+    """One sharding, several of pieces on several meshes, None of what no mesh reads."""
+    found: list[NamedSharding] = []
+    for number, of_mesh in zip(spec.mesh_ids, spec.sharding_specs, strict=True):
+        info = plan.meshes[number]
+        mesh: Any = AbstractMesh(info.shape, info.axes)
+        devices = loaded.devices_of(number)
+        if devices:
+            grid: Any = np.array(devices, object)
+            mesh = Mesh(grid.reshape(info.shape), info.axes)
+        found.append(NamedSharding(mesh, of_mesh))
+    return (found[0] if len(found) == 1 else tuple(found)) if found else None
 
 
 def with_static(form: CallingConvention, dynamic: Sequence[Any], static: Sequence[Any] = ()) -> Any:

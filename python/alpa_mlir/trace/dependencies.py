@@ -81,7 +81,7 @@ def _walk(jaxpr: Any, inputs: list[ResultFacts], scope: str) -> list[ResultFacts
     for eqn in jaxpr.eqns:
         stack = f"{scope}/{eqn.source_info.name_stack}"
         operands = [read(atom) for atom in eqn.invars]
-        body = call_body(eqn)
+        body = call_body(eqn, is_kept=False)
         if body is not None and len(body[0].invars) == len(operands):
             results = _walk(body[0], operands, stack)
         else:

@@ -95,13 +95,17 @@ def placed(eqn: Any, call: Any | None) -> Any:
     )
 
 
-def call_body(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
-    """Body and constants of a plain call; None for equations to be kept whole."""
+def call_body(eqn: Any, *, is_kept: bool = True) -> tuple[Any, Sequence[Any]] | None:
+    """Body and constants of a plain call; None for equations to be kept whole.
+
+    Args:
+        is_kept: whether a call that says how its values are sharded is one of these.
+    """
     key = _CALLS.get(eqn.primitive.name)
     if key is None or key not in eqn.params:
         return None
     shardings = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
-    if any(type(s).__name__ != "UnspecifiedValue" for s in shardings):
+    if is_kept and any(type(s).__name__ != "UnspecifiedValue" for s in shardings):
         return None  # the placement would be lost
     body = eqn.params[key]
     return (body.jaxpr, body.consts) if isinstance(body, _core.ClosedJaxpr) else (body, ())

@@ -37,6 +37,7 @@ from alpa_mlir.trace import (
     tagging,
 )
 from alpa_mlir.trace.jaxprs import user_line
+from alpa_mlir.trace.objects import is_object
 
 Kind = Literal["state", "batch"]
 
@@ -240,8 +241,9 @@ def trace(
             inside gives exact forward/backward pairing.
         args: example arguments: arrays or `jax.ShapeDtypeStruct`.
         batch_argnums: the arguments that are batches. By default the last one with arrays that
-            are neither scalars nor random keys, and those before it whose arrays have as many
-            rows and that the step does not return. All others are state.
+            are neither scalars nor random keys and that the update does not make anew, and those
+            before it whose arrays have as many rows and that the step does not return; where more
+            of those that are not returned have other rows in common, these. All others are state.
         static_argnums: arguments that are Python values, not arrays.
         carried: by number of a state argument, the index of the result that is its next
             value, or None for an argument that is never replaced. By default found from the
@@ -271,19 +273,11 @@ def trace(
     for number in carried or {}:
         if number not in dynamic or number in (given or ()):
             raise TraceError(f"argument {number} is not a state argument", where="carried")
-    rows = _batch_rows(full, dynamic, given)
     with _described_gpu(compute_capability):
         plain, session = _traced(fn, full, static, hook)
         traced, rounds = plain, 1
         if maps_rounds:
             traced, rounds = _in_rounds(plain, full, static, name_of(fn), {})
-        if rounds > 1 and (rows or 0) % rounds:
-            warnings.warn(
-                f"the loop of the step that takes gradients stays a loop: its {rounds} rounds do "
-                f"not divide the batch's {rows} rows",
-                stacklevel=2,
-            )
-            traced, rounds = plain, 1
 
     in_paths, in_tree = trees.flatten_with_path(tuple(full[i] for i in dynamic))
     owners: list[int] = [dynamic[path[0].idx] for path, _ in in_paths]
@@ -292,20 +286,15 @@ def trace(
         for owner, (path, aval) in zip(owners, in_paths, strict=True)
     )
     out_paths, out_tree = trees.flatten_with_path(traced.out_info)
-    out_leaves = tuple(make_aval("result" + trees.text(path), aval) for path, aval in out_paths)
+    out_leaves = tuple(
+        replace(make_aval("result" + trees.text(path), aval), weak_type=found.weak_type)
+        for (path, aval), found in zip(out_paths, plain.jaxpr.out_avals, strict=True)
+    )
 
-    facts = dependencies.result_facts(traced.jaxpr)
-    if not session.functions and not dependencies.has_gradients(traced.jaxpr.jaxpr):
-        # What is not of single examples may be the next value of a state.
-        facts = [
-            replace(fact, phase="update")
-            if fact.phase == "forward" and leaf.shape[:1] != (rows,)
-            else fact
-            for fact, leaf in zip(facts, out_leaves, strict=True)
-        ]
     in_avals = [(leaf.shape, str(leaf.dtype)) for leaf in in_leaves]
     out_avals = [(leaf.shape, str(leaf.dtype)) for leaf in out_leaves]
     result = state_matching.subtree(traced.out_info, "result", out_avals, 0)
+    facts = dependencies.result_facts(traced.jaxpr)
 
     def paired(batches: Sequence[int]) -> dict[int, int]:
         states = [
@@ -315,7 +304,36 @@ def trace(
         ]
         return state_matching.match_state(states, result, facts, carried)
 
-    batches = given if given is not None else _last_batch(full, dynamic)
+    has_gradients = session.functions or dependencies.has_gradients(traced.jaxpr.jaxpr)
+    updated: set[int] = set(carried or {})
+    if given is None and has_gradients:
+        # A tree that the update makes anew is no batch, wherever it stands.
+        with contextlib.suppress(TraceError):
+            made = {i for i, out in paired(()).items() if facts[out].phase == "update"}
+            updated |= {owners[i] for i in made if in_paths[i][0][1:]}
+    batches = given if given is not None else _last_batch(full, dynamic, updated)
+    rows = _batch_rows(full, batches)
+    if given is None and updated:
+        voted = _voted_rows(full, dynamic, updated)
+        if voted is not None and voted != rows:
+            last = [i for i in dynamic if i not in updated and _common_rows(full[i]) == voted]
+            rows, batches = voted, (last[-1],)
+    if rounds > 1 and (rows or 0) % rounds:
+        warnings.warn(
+            f"the loop of the step that takes gradients stays a loop: its {rounds} rounds do "
+            f"not divide the batch's {rows} rows",
+            stacklevel=2,
+        )
+        traced, rounds = plain, 1
+        facts = dependencies.result_facts(traced.jaxpr)
+    if not has_gradients:
+        # What is not of single examples may be the next value of a state.
+        facts = [
+            replace(fact, phase="update")
+            if fact.phase == "forward" and leaf.shape[:1] != (rows,)
+            else fact
+            for fact, leaf in zip(facts, out_leaves, strict=True)
+        ]
     for number in carried or {}:
         if number in batches:
             raise TraceError(f"argument {number} is not a state argument", where="carried")
@@ -398,8 +416,10 @@ def _lowered(traced: Any, compute_capability: str | None) -> tuple[Any, bool]:
     plain = jax_internals.plain_lowering(bool(compute_capability) or _has_gpu())
     if compute_capability:
         return traced.lower(lowering_platforms=("cuda",), **plain), False
+    # Shardings over abstract meshes say no platform.
+    platform = jax_internals.lowering_platform(_jax.devices()[0])
     try:
-        return traced.lower(**plain), False
+        return traced.lower(lowering_platforms=(platform,), **plain), False
     except NotImplementedError as error:
         if _has_gpu() or not foreign_errors.says_attention_of_gpus(error):
             raise
@@ -570,7 +590,7 @@ def _watched(fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]
 
     @functools.wraps(fn)
     def call(*args: Any) -> Any:
-        before = [trees.leaves(x) if _is_nnx(x) else None for x in args]
+        before = [trees.leaves(x) if is_object(x) else None for x in args]
         result = fn(*args)
         returned = {id(leaf) for leaf in trees.leaves(result)}
         for argument, known, name in zip(args, before, names, strict=False):
@@ -588,12 +608,6 @@ def _watched(fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]
 
     call.__name__ = name_of(fn)
     return call
-
-
-def _is_nnx(argument: Any) -> bool:
-    """Whether an argument is a module, an optimizer or the like of flax.nnx."""
-    names = {(cls.__module__.partition(".nnx.")[0], cls.__name__) for cls in type(argument).__mro__}
-    return bool(names & {("flax", "Pytree"), ("flax", "Object")})
 
 
 # Calls of Python from inside of the step would run once for each device and micro-batch.
@@ -651,22 +665,35 @@ def _leaves(tree: Any) -> list[Any]:
     return [x for x in trees.leaves(tree) if hasattr(x, "shape")]
 
 
-def _last_batch(full: Sequence[Any], dynamic: Sequence[int]) -> tuple[int, ...]:
-    """The last argument that has rows; none if no argument has any."""
+def _last_batch(full: Sequence[Any], dynamic: Sequence[int], updated: set[int]) -> tuple[int, ...]:
+    """The last argument that has rows and is not made anew; none if no argument has any."""
     for i in reversed(dynamic):
-        if any(_rows_of(x) is not None for x in _leaves(full[i])):
+        if i not in updated and any(_rows_of(x) is not None for x in _leaves(full[i])):
             return (i,)
     return ()
 
 
-def _batch_rows(
-    full: Sequence[Any], dynamic: Sequence[int], given: Sequence[int] | None
-) -> int | None:
+def _batch_rows(full: Sequence[Any], batches: Sequence[int]) -> int | None:
     """Rows that most arrays of the batch have."""
-    batches = _last_batch(full, dynamic) if given is None else given
     counts = Counter(_rows_of(x) for i in batches for x in _leaves(full[i]))
     del counts[None]
     return counts.most_common(1)[0][0] if counts else None
+
+
+def _common_rows(argument: Any) -> int | None:
+    """The rows that all arrays of an argument have which may hold examples; none if they differ."""
+    found = {_rows_of(x) for x in _leaves(argument)} - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _voted_rows(full: Sequence[Any], dynamic: Sequence[int], returned: set[int]) -> int | None:
+    """The rows of more arguments that are not returned than have those of the last one; none
+    without such: inputs and targets before an array of weights of classes."""
+    votes = [_common_rows(full[i]) for i in dynamic if i not in returned]
+    counts = Counter(rows for rows in votes if rows is not None)
+    last = next((rows for rows in reversed(votes) if rows is not None), None)
+    (best, count), *_ = counts.most_common(1) or [(None, 0)]
+    return best if last is not None and count > max(1, counts[last]) else None
 
 
 def _with_others(

@@ -47,6 +47,14 @@ class Program(Protocol):
         """Arguments, results and temporaries on one device, aliased buffers counted once."""
         ...
 
+    def memory_stats(self) -> dict[str, int]:
+        """The same in parts, by XLA's names: `argument_size_in_bytes` and so on.
+
+        Raises:
+            BackendError: this compiler tells only the sum.
+        """
+        ...
+
 
 class Backend(Protocol):
     """A compiler of programs."""

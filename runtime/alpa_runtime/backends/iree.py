@@ -341,6 +341,14 @@ class IreeProgram:
         """Arguments, results, constants and what IREE says it allocates besides."""
         return self._bytes
 
+    def memory_stats(self) -> dict[str, int]:
+        """IREE does not tell the parts."""
+        raise BackendError(
+            "IREE tells the memory of a program, not its parts",
+            where="memory_analysis",
+            fix="look at step.as_text()",
+        )
+
 
 @cache
 def _runtime() -> tuple[Any, Any, Any]:

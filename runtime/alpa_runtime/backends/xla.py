@@ -123,6 +123,16 @@ def sum_text(dtype: str) -> str:
     return f"stablehlo.{'or' if dtype == 'bool' else 'add'}"
 
 
+#: What XLA tells of a program's memory on a device.
+MEMORY_STATS = (
+    "argument_size_in_bytes",
+    "output_size_in_bytes",
+    "alias_size_in_bytes",
+    "temp_size_in_bytes",
+    "generated_code_size_in_bytes",
+)
+
+
 class Executable:
     """A compiled program on the devices of a mesh.
 
@@ -161,6 +171,11 @@ class Executable:
     def memory_bytes(self) -> int:
         """Arguments, results and temporaries on one device, aliased buffers counted once."""
         return program_bytes(self.handle)
+
+    def memory_stats(self) -> dict[str, int]:
+        """What XLA says of one device, by its own names."""
+        stats = self.handle.get_compiled_memory_stats()
+        return {name: int(getattr(stats, name)) for name in MEMORY_STATS}
 
 
 def program_bytes(handle: Any) -> int:

@@ -516,6 +516,10 @@ class BoundStep:
         """Bytes on each device that XLA needs for each function, by `stage/function`."""
         return {f"{s}/{name}": e.memory_bytes() for (s, name), e in self.stages.items()}
 
+    def memory_stats(self) -> dict[str, dict[str, int]]:
+        """The same in parts, as XLA has them."""
+        return {f"{s}/{name}": e.memory_stats() for (s, name), e in self.stages.items()}
+
     def start_trace(self) -> None:
         """Record what the following calls do. A step in one program runs as several meanwhile,
         which are compiled now.

@@ -32,7 +32,7 @@ from alpa_runtime.execution.program_merge import (
     Zero,
     merge_step,
 )
-from alpa_runtime.jax_internals import ArrayImpl
+from alpa_runtime.jax_internals import ArrayImpl, with_auto_axes
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.text import bytes_text, spec_text
 
@@ -213,6 +213,10 @@ class LoadedPlan:
         """Bytes on each device that XLA needs for each function, by `stage/function`."""
         return self._bound.memory_bytes()
 
+    def memory_stats(self) -> dict[str, dict[str, int]]:
+        """The same in parts, as XLA has them."""
+        return self._bound.memory_stats()
+
     def as_text(self) -> str:
         """Each function's memory and the order in which the driver starts things."""
         lines = [f"{name}: {bytes_text(n)} a device" for name, n in self.memory_bytes().items()]
@@ -257,7 +261,7 @@ class LoadedPlan:
                 isinstance(x, jax.Array | PlacedBatch) and x.is_deleted()
             ):  # XLA would crash, not complain
                 raise ArgumentMismatchError(
-                    "the array was given away to an earlier step",
+                    "the array was donated to an earlier step",
                     where=info.name,
                     fix="use the state that the last step returned, or donate_state=False",
                 )
@@ -296,7 +300,9 @@ class LoadedPlan:
         if self.plan.inputs[index].kind == "state":
             return None
         if isinstance(x, jax.Array):
-            return _split_rows(x, self.plan.num_micro_batches) if index in self._splits else x
+            if index not in self._splits:
+                return x
+            return _split_rows(with_auto_axes(x), self.plan.num_micro_batches)
         return np.array(x)
 
     def _part(self, batch: Any, place: Place, target: NamedSharding) -> jax.Array:

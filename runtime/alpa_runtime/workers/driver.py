@@ -362,10 +362,22 @@ class DistributedPlan:
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes on each device that XLA needs for each function, by `stage/function`."""
-        found: dict[str, int] = {}
+        return self._of_workers("memory_bytes")
+
+    def memory_stats(self) -> dict[str, dict[str, int]]:
+        """The same in parts, as XLA has them."""
+        return self._of_workers("memory_stats")
+
+    def _of_workers(self, method: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         for rank in range(self.placement.size):
-            found.update(self.group.call(rank, "memory_bytes").result())
+            found.update(self.group.call(rank, method).result())
         return found
+
+    def devices_of(self, mesh: int) -> tuple[Any, ...]:
+        """None: they are those of the workers."""
+        del mesh
+        return ()
 
     def as_text(self) -> str:
         """The devices of each worker, and each function's memory."""

@@ -715,6 +715,10 @@ class Worker:
         """Bytes on each device that XLA needs for each function, by `stage/function`."""
         return self._bound.memory_bytes()
 
+    def memory_stats(self) -> dict[str, dict[str, int]]:
+        """The same in parts, as XLA has them."""
+        return self._bound.memory_stats()
+
     def clock(self) -> int:
         """The clock of recorded events, in nanoseconds."""
         return clock()

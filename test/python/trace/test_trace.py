@@ -256,7 +256,7 @@ def test_models_that_are_changed_in_place_are_refused():
         ({"batch_argnums": 5}, r"batch_argnums: argument 5 does not exist, got 2"),
         ({"static_argnums": (0, 1)}, r"no example argument holds arrays"),
         ({"batch_argnums": 0, "static_argnums": 0}, r"also in static_argnums"),
-        ({"carried": {1: 0}}, r"carried: argument 1 is not a state"),
+        ({"batch_argnums": 1, "carried": {1: 0}}, r"carried: argument 1 is not a state"),
         ({"carried": {0: 7}}, r"params: `carried` names result 7, but the step returns 2"),
         ({"carried": {0: 1}}, r"params: result 1 has another structure"),
     ],

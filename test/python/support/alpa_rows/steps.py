@@ -48,7 +48,7 @@ def _():
     assert traced("auto").options.donate_state
     assert traced(0).options.donate_state
     assert not traced(()).options.donate_state
-    with pytest.raises(MethodError, match="donate_argnums 1; arguments 0 are state"):
+    with pytest.raises(MethodError, match="donate batch, but the step returns state anew"):
         traced(1)
 
 

@@ -1,0 +1,439 @@
+"""Steps as `jax.jit`, `nnx.jit` and `eqx.filter_jit` take them, through `parallelize`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+
+import alpa_mlir
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from alpa_mlir import PipeshardParallel, ShardParallel, errors
+from flax import nnx
+from flax.training.train_state import TrainState
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+CLUSTER = alpa_mlir.Cluster.nominal("two", "cpu", (2,), 1 << 30)
+ONE_MESH = ShardParallel(num_micro_batches=2)
+TWO_STAGES = PipeshardParallel(submeshes=[(1, 1), (1, 1)], layers=2, num_micro_batches=2)
+METHODS = pytest.mark.parametrize("method", [ONE_MESH, TWO_STAGES], ids=["mesh", "stages"])
+rng = np.random.default_rng(0)
+X = rng.normal(size=(8, 6)).astype(np.float32)
+Y = rng.normal(size=(8, 4)).astype(np.float32)
+W = {
+    "a": rng.normal(size=(6, 8)).astype(np.float32),
+    "b": rng.normal(size=(8, 4)).astype(np.float32),
+}
+
+
+def parallel(fn, method=ONE_MESH, **options):
+    return alpa_mlir.parallelize(fn, cluster=CLUSTER, method=method, cache=False, **options)
+
+
+def assert_same(found, wanted):
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-5, atol=1e-6)
+
+
+def predicted(w, x):
+    return jnp.tanh(x @ w["a"]) @ w["b"]
+
+
+def step(w, x, y, lr=0.1, *, flag=True):
+    def loss_of(w):
+        found = predicted(w, x)
+        return jnp.mean((found - y) ** 2 if flag else jnp.abs(found - y))
+
+    loss, gradients = jax.value_and_grad(loss_of)(w)
+    return jax.tree.map(lambda p, g: p - lr * g, w, gradients), loss
+
+
+def kinds(fn, *args, **named):
+    """For each argument with arrays whether it is carried, a batch or neither."""
+    traced = alpa_mlir.parallelize(fn, cluster=CLUSTER).trace(*args, **named).traced
+    found = {}
+    for item in traced.signature.inputs:
+        name = item.name.split("[")[0].split(".")[0]
+        found[name] = "carried" if item.carried_by is not None else item.kind
+    return found
+
+
+def test_arguments_by_name_with_defaults_and_flags(caplog):
+    caplog.set_level(logging.INFO, "alpa_mlir")
+    jitted = jax.jit(step, static_argnames="flag")
+    found = parallel(step)
+    assert_same(found(W, X, Y), jitted(W, X, Y))
+    assert_same(found(W, y=Y, x=X, flag=False), jitted(W, y=Y, x=X, flag=False))
+    assert_same(found(W, X, Y, flag=True, lr=0.2), jitted(W, X, Y, flag=True, lr=0.2))
+    count = len(caplog.records)
+    assert_same(found(W, X, Y, 0.3, flag=True), jitted(W, X, Y, 0.3, flag=True))
+    assert len(caplog.records) == count  # Another number is no other step.
+    text = caplog.text
+    assert "step takes w as state; x, y as the batch of 8 rows\n" in text
+    assert "lr as whole for every micro-batch; flag=True as static" in text
+    assert "anew: arguments w, x, y, flag instead of w, x, y\n" in text
+    with pytest.raises(errors.ArgumentMismatchError, match="step: the argument 'z' is unknown"):
+        found(W, X, z=Y)
+    with pytest.raises(errors.ArgumentMismatchError, match="missing a required argument: 'y'"):
+        found(W, X)
+
+
+def test_what_traces_anew_is_said(caplog):
+    caplog.set_level(logging.INFO, "alpa_mlir")
+    found = parallel(step, static_argnames=["lr"])
+    found(W, X, Y, 0.1)
+    found(W, X, Y, 0.25)
+    found(W, X[:4], Y[:4], 0.25)
+    assert "another static value of lr: 0.25, was 0.1" in caplog.text
+    assert "x is float32[4,6], was float32[8,6]" in caplog.text
+    assert_same(found(W, X, Y, 1), jax.jit(step)(W, X, Y, 1))
+    assert_same(found(W, X, Y, 1.0), jax.jit(step)(W, X, Y, 1.0))
+    assert "another static value of lr: 1.0, was 1\n" in caplog.text  # They promote otherwise.
+
+
+def test_static_fields_of_trees_trace_anew(caplog):
+    caplog.set_level(logging.INFO, "alpa_mlir")
+
+    @functools.partial(jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["power"])
+    @dataclasses.dataclass
+    class State:
+        w: object
+        power: int
+
+    def train(state, x, y):
+        w, loss = step(state.w, x * state.power, y)
+        return State(w, state.power), loss
+
+    found = parallel(train)
+    for power in (1, 2):
+        assert_same(found(State(W, power), X, Y), jax.jit(train)(State(W, power), X, Y))
+    assert "anew: another static field of state" in caplog.text
+    with pytest.raises(errors.MethodError, match=r"power: .*list cannot be hashed; fix"):
+        parallel(lambda w, x, y, power: step(w, x, y), static_argnames="power")(W, X, Y, [1])
+    with pytest.raises(errors.MethodError, match=r"no argument 'lrr'; fix: did you mean 'lr'\?"):
+        parallel(step, static_argnames="lrr")
+
+
+def test_a_step_takes_what_it_was_compiled_for():
+    compiled = parallel(step).lower(W, X, Y, flag=True).compile()
+    wanted = step(W, X, Y)
+    assert_same(compiled(W, X, Y, flag=True), wanted)
+    assert_same(compiled(W, y=Y, x=X, flag=True), wanted)
+    with pytest.raises(errors.ArgumentMismatchError, match="another static value of flag: False"):
+        compiled(W, X, Y, flag=False)
+    with pytest.raises(errors.TraceError, match="within a transformation of JAX; fix: call"):
+        jax.jit(lambda w: compiled(w, X, Y, flag=True))(W)
+
+
+def test_arguments_by_shape_and_use():
+    key, classes, lr = jax.random.key(0), np.ones(4, np.float32), np.float32(0.1)
+
+    def train(w, opt, x, y, rng, weights, lr):
+        x = x + jax.random.normal(rng, x.shape)
+        w, loss = step(w, x, y * weights, lr)
+        return w, jax.tree.map(lambda m: m * 0.9, opt), loss
+
+    wanted = {"w": "carried", "opt": "carried", "x": "batch", "y": "batch"}
+    others = {"rng": "state", "weights": "state", "lr": "state"}
+    assert kinds(train, W, W, X, Y, key, classes, lr) == wanted | others
+    assert kinds(train, W, W, X, Y, jax.random.PRNGKey(0), classes, 0.1) == wanted | others
+
+    def with_state_behind(lr, x, y, w):
+        w, loss = step(w, x, y, lr)
+        return loss, w
+
+    found = kinds(with_state_behind, lr, X, Y, W)
+    assert found == {"lr": "state", "x": "batch", "y": "batch", "w": "carried"}
+    assert kinds(step, W, X, Y, 0.1)["lr"] == "state"
+
+
+def test_numbers_keep_weak_types():
+    def train(w, x, y, lr):
+        return jax.tree.map(lambda p: p - lr * p, w), lr + 1
+
+    half = jax.tree.map(lambda p: p.astype(jnp.bfloat16), W)
+    found = parallel(train)
+    for lr in (0.1, np.float32(0.1)):  # Only the second makes the weights float32.
+        assert_same(found(half, X, Y, lr), jax.jit(train)(half, X, Y, lr))
+    assert found(half, X, Y, 0.1)[1].weak_type
+    assert not found(half, X, Y, np.float32(0.1))[1].weak_type
+
+
+@METHODS
+def test_a_train_state_is_planned_once(method, caplog):
+    caplog.set_level(logging.INFO, "alpa_mlir")
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x, train):
+            x = nn.Dropout(0.1, deterministic=not train)(nn.relu(nn.Dense(8)(x)))
+            return nn.Dense(4)(x)
+
+    model, tx = Model(), optax.adamw(1e-2)
+    params = model.init(jax.random.key(0), X[:1], False)["params"]
+
+    def train_step(state, batch, dropout_key):
+        key = jax.random.fold_in(dropout_key, state.step)
+
+        def loss_of(params):
+            found = state.apply_fn({"params": params}, batch["x"], True, rngs={"dropout": key})
+            return jnp.mean((found - batch["y"]) ** 2)
+
+        loss, gradients = jax.value_and_grad(loss_of)(state.params)
+        return state.apply_gradients(grads=gradients), {"loss": loss}
+
+    found, jitted = parallel(train_step, method), jax.jit(train_step)
+    one = two = TrainState.create(apply_fn=model.apply, params=params, tx=tx)
+    for _ in range(3):
+        one, metrics = found(one, {"x": X, "y": Y}, jax.random.key(1))
+        two, wanted = jitted(two, {"x": X, "y": Y}, jax.random.key(1))
+        assert_same((one, metrics), (two, wanted))
+    assert int(one.step) == 3
+    assert "anew" not in caplog.text
+
+
+@METHODS
+def test_numbers_of_several_meshes_go_together(method):
+    def train(w, count, x, y):
+        w, loss = step(w, x, y)
+        return w, count + 1, {"loss": loss, "norm": jnp.sum(w["a"] ** 2)}
+
+    found, wanted = parallel(train, method), jax.jit(train)
+    one, two = (W, jnp.zeros((), jnp.int32)), (W, jnp.zeros((), jnp.int32))
+    for _ in range(3):
+        *one, metrics = found(*one, X, Y)
+        *two, other = wanted(*two, X, Y)
+        assert_same(metrics["loss"] / metrics["norm"], other["loss"] / other["norm"])
+        assert_same(metrics["loss"] + one[1], other["loss"] + two[1])
+    kept = one
+    one = found(*kept, X, Y)
+    with pytest.raises(errors.ArgumentMismatchError, match="donated to an earlier step"):
+        found(*kept, X, Y)
+
+
+class Model(nnx.Module):
+    """With weights that are used twice, and counters of its own."""
+
+    def __init__(self, rngs):
+        self.first = nnx.Linear(6, 8, rngs=rngs)
+        self.inner = nnx.Linear(8, 8, rngs=rngs)
+        self.again = self.inner
+        self.dropout = nnx.Dropout(0.1, rngs=rngs)
+        self.last = nnx.Linear(8, 4, rngs=rngs)
+        self.calls = nnx.Variable(jnp.zeros((), jnp.int32))
+
+    def __call__(self, x):
+        self.calls[...] += 1
+        x = self.dropout(jnp.tanh(self.inner(jnp.tanh(self.first(x)))))
+        return self.last(jnp.tanh(self.again(x)))
+
+
+def nnx_step(model, optimizer, metrics, batch):
+    def loss_of(model):
+        return jnp.mean((model(batch["x"]) - batch["y"]) ** 2)
+
+    loss, gradients = nnx.value_and_grad(loss_of)(model)
+    metrics.update(loss=loss)
+    optimizer.update(model, gradients)
+    return loss
+
+
+def nnx_objects():
+    model = Model(nnx.Rngs(0))
+    model.train()
+    optimizer = nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param)
+    return model, optimizer, nnx.MultiMetric(loss=nnx.metrics.Average("loss"))
+
+
+@METHODS
+@pytest.mark.parametrize("wrap", [lambda f: f, nnx.jit], ids=["plain", "jitted"])
+def test_nnx_objects_are_changed_in_place(method, wrap, caplog):
+    caplog.set_level(logging.INFO, "alpa_mlir")
+    found, wanted = parallel(wrap(nnx_step), method), nnx.jit(nnx_step)
+    mine, others = nnx_objects(), nnx_objects()
+    weights = mine[0].first.kernel
+    for _ in range(3):
+        assert_same(found(*mine, {"x": X, "y": Y}), wanted(*others, {"x": X, "y": Y}))
+    assert_same(nnx.state(mine), nnx.state(others))
+    assert_same(mine[2].compute(), others[2].compute())
+    assert int(mine[0].calls[...]) == 3
+    assert mine[0].first.kernel is weights
+    assert mine[0].again is mine[0].inner
+    assert "takes model, optimizer, metrics as state; batch as the batch of 8 rows" in caplog.text
+    assert "anew" not in caplog.text
+
+
+def test_nnx_objects_in_containers_and_in_results():
+    def train(objects, x, y):
+        model, optimizer = objects["model"], objects["optimizer"]
+        _, gradients = nnx.value_and_grad(lambda m: jnp.mean((m(x) - y) ** 2))(model)
+        optimizer.update(model, gradients)
+        return model, jnp.sum(gradients["last"]["bias"][...])
+
+    (model, optimizer, _), (other, its, _) = nnx_objects(), nnx_objects()
+    found = parallel(train)
+    for _ in range(2):
+        returned, value = found({"model": model, "optimizer": optimizer}, X, Y)
+        _, wanted = nnx.jit(train)({"model": other, "optimizer": its}, X, Y)
+        assert returned is model
+        assert_same(value, wanted)
+    assert_same(nnx.state(model), nnx.state(other))
+    compiled = found.compile({"model": model, "optimizer": optimizer}, X, Y)
+    compiled({"model": model, "optimizer": optimizer}, X, Y)
+    nnx.jit(train)({"model": other, "optimizer": its}, X, Y)
+    assert_same(nnx.state(model), nnx.state(other))
+
+
+def test_nnx_objects_of_another_structure_trace_anew(caplog):
+    caplog.set_level(logging.INFO, "alpa_mlir")
+    found, mine, others = parallel(nnx_step), nnx_objects(), nnx_objects()
+    found(*mine, {"x": X, "y": Y})
+    nnx.jit(nnx_step)(*others, {"x": X, "y": Y})
+    for objects in (mine, others):
+        objects[0].eval()
+    found(*mine, {"x": X, "y": Y})
+    nnx.jit(nnx_step)(*others, {"x": X, "y": Y})
+    assert_same(nnx.state(mine), nnx.state(others))
+    assert "anew: another static field of model, optimizer, metrics" in caplog.text
+
+
+def test_nnx_objects_keep_their_structure():
+    def adds(model, x, y):
+        model.more = nnx.Variable(jnp.sum(x))
+        return nnx.value_and_grad(lambda m: jnp.mean((m(x) - y) ** 2))(model)[0]
+
+    with pytest.raises(errors.TraceError, match=r"model: the step changes the structure .*; fix"):
+        parallel(adds)(nnx_objects()[0], X, Y)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, eqx.filter_jit], ids=["plain", "jitted"])
+@METHODS
+def test_equinox_modules_with_functions_and_numbers(method, wrap, caplog):
+    caplog.set_level(logging.INFO, "alpa_mlir")
+
+    class Net(eqx.Module):
+        layers: list
+        slope: float
+
+        def __init__(self, key):
+            first, last = jax.random.split(key)
+            self.layers = [eqx.nn.Linear(6, 8, key=first), jnp.tanh, eqx.nn.Linear(8, 4, key=last)]
+            self.slope = 0.5
+
+        def __call__(self, x):
+            assert isinstance(self.slope, float)
+            for layer in self.layers:
+                x = layer(x)
+            return x * self.slope
+
+    optimizer = optax.adam(1e-2)
+
+    def make_step(model, x, y, opt_state):
+        loss, gradients = eqx.filter_value_and_grad(
+            lambda model: jnp.mean((jax.vmap(model)(x) - y) ** 2)
+        )(model)
+        updates, opt_state = optimizer.update(
+            gradients, opt_state, eqx.filter(model, eqx.is_inexact_array)
+        )
+        return loss, eqx.apply_updates(model, updates), opt_state
+
+    model = other = Net(jax.random.key(0))
+    state = its = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
+    found, wanted = parallel(wrap(make_step), method), eqx.filter_jit(make_step)
+    for _ in range(3):
+        loss, model, state = found(model, X, Y, state)
+        same, other, its = wanted(other, X, Y, its)
+        assert_same(loss, same)
+    assert model.slope == 0.5
+    assert model.layers[1] is jnp.tanh
+    assert_same(*(eqx.filter(m, eqx.is_array) for m in (model, other)))
+    assert "takes model, opt_state as state; x, y as the batch of 8 rows" in caplog.text
+    assert "anew" not in caplog.text
+
+
+def test_within_transformations_of_jax_a_step_is_the_function(caplog):
+    caplog.set_level(logging.INFO, "alpa_mlir")
+    found = parallel(step)
+    assert_same(jax.jit(found)(W, X, Y), jax.jit(step)(W, X, Y))
+    assert_same(jax.jit(lambda: found(W, X, Y))(), jax.jit(step)(W, X, Y))
+    gradients = [jax.grad(lambda w, f=f: f(w, X, Y)[1])(W) for f in (found, step)]
+    assert_same(*gradients)
+    mapped = [jax.vmap(f, (None, 0, 0))(W, X[None], Y[None]) for f in (found, step)]
+    assert_same(*mapped)
+    assert jax.eval_shape(found, W, X, Y) == jax.eval_shape(step, W, X, Y)
+    assert caplog.text.count("called within a transformation of JAX") == 1
+    assert found.get_last_executable() is None
+
+
+def test_donation_is_of_all_state_or_none():
+    def train(w, m, x, y, lr):
+        w, loss = step(w, x, y, lr)
+        return w, jax.tree.map(lambda v: v * 0.5, m), loss
+
+    for given, donates in (((), False), ((0, 1), True), ((0, 1, 2, 4), True)):
+        traced = parallel(train, donate_argnums=given).trace(W, W, X, Y, 0.1)
+        assert traced.options.donate_state is donates
+    assert parallel(train, donate_argnames=("w", "m")).trace(W, W, X, Y, 0.1).options.donate_state
+    with pytest.raises(errors.MethodError, match="donate w, but the step returns w, m anew; fix"):
+        parallel(train, donate_argnums=0).trace(W, W, X, Y, 0.1)
+
+
+def test_shardings_of_arguments_and_results_are_constraints():
+    mesh = jax.sharding.AbstractMesh((2,), ("d",))
+    rows, whole = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
+    found = parallel(
+        step, ShardParallel(num_micro_batches=1), in_shardings=(whole, rows, rows, None)
+    )
+    assert_same(found(W, X, Y, 0.1), jax.jit(step)(W, X, Y, 0.1))
+    assert kinds(jax.jit(step, in_shardings=(whole, rows, rows, None)), W, X, Y, 0.1) == {
+        "w": "carried",
+        "x": "batch",
+        "y": "batch",
+        "lr": "state",
+    }
+
+
+@METHODS
+def test_batches_with_explicit_axes_that_micro_batches_do_not_fill(method):
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Explicit,))
+    x, y = (jax.device_put(v, NamedSharding(mesh, P("d"))) for v in (X, Y))
+    wanted = jax.jit(step)(W, X, Y)
+    assert_same(parallel(step, method)(W, x, y), wanted)
+    with jax.set_mesh(mesh):
+        found = parallel(step, method)(W, x, y)
+    assert_same(found, wanted)
+
+
+@METHODS
+def test_a_compiled_step_says_what_it_takes(method):
+    compiled = parallel(step, method).lower(W, X, Y, 0.1).compile()
+    (w, x, y, lr), named = compiled.input_shardings
+    assert named == {}
+    assert {*w} == {"a", "b"}
+    assert all(isinstance(s, NamedSharding) for s in (*w.values(), x, lr))
+    state, _ = compiled.output_shardings
+    found, loss = compiled(W, X, Y, 0.1)
+    for name in W:
+        assert found[name].sharding.is_equivalent_to(state[name], 2)
+    placed = jax.device_put(W, w), jax.device_put(X, x)
+    assert_same(compiled(*placed, Y, 0.1)[1], loss)
+    assert compiled.in_tree == jax.tree.structure((W, X, Y, 0.1))
+    assert compiled.out_tree == jax.tree.structure((W, loss))
+    memory = compiled.memory_analysis()
+    assert memory.total == max(compiled.loaded.memory_bytes().values())
+    assert {*memory.programs} == {*compiled.loaded.memory_bytes()}
+    costs = compiled.cost_analysis()
+    products = 2 * 8 * (6 * 8 + 8 * 4)  # Forward; the gradient of x is not needed.
+    assert 3 * products - 2 * 8 * 6 * 8 <= costs["flops"] < 2 * 3 * products
+    assert costs["optimal_seconds"] == compiled.plan.predicted["step_seconds"]
