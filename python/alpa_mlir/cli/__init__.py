@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import json
 import math
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TextIO, cast
 
@@ -56,18 +59,47 @@ exit codes:
 """
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Fills descriptions and help to the width of the terminal, and keeps names with hyphens in one
+    piece; examples stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return super()._fill_text(text, width, indent)
+        return textwrap.fill(
+            text, width, initial_indent=indent, subsequent_indent=indent, **_WHOLE_NAMES
+        )
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, **_WHOLE_NAMES)
+
+
+_WHOLE_NAMES: Any = {"break_on_hyphens": False, "break_long_words": False}
+
+
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one JSON document if they are asked for so."""
+    """A parser whose errors name what was meant, and are one JSON document if they are asked for
+    so."""
 
     as_json = False
 
     def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '?(.*?)'? \(choose from (.*)\)$", message)
+        if wrong is not None:
+            message += _meant([wrong[1]], re.findall(r"[^\s,']+", wrong[2]))
         if not self.as_json:
             super().error(message)
         fix = f"see `{self.prog} --help`"
         fields = error_fields("UsageError", "usage", message, self.prog, fix)
         print(_document({"error": fields}))
         self.exit(2)
+
+
+def _meant(words: Sequence[str], known: Sequence[str]) -> str:
+    """The known word that a wrong one is most like; empty if it is like none."""
+    near = [difflib.get_close_matches(word, known, 1) for word in words]
+    found = [match[0] for match in near if match]
+    return f"; did you mean {' '.join(found)}?" if found else ""
 
 
 def parser(*, only: str | None = None, as_json: bool = False) -> argparse.ArgumentParser:
@@ -82,7 +114,7 @@ def parser(*, only: str | None = None, as_json: bool = False) -> argparse.Argume
         prog="alpa-mlir",
         description="Plans and runs JAX training steps on GPU clusters.",
         epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
     )
     result.add_argument("--version", action="version", version=f"alpa-mlir {VERSION}")
     commands: Any = result.add_subparsers(metavar="COMMAND", required=True, dest="command")
@@ -96,12 +128,12 @@ def parser(*, only: str | None = None, as_json: bool = False) -> argparse.Argume
             help=summary,
             description=module.DESCRIPTION,
             epilog=f"examples:\n{module.EXAMPLES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
         )
         module.add_arguments(command)
         command.add_argument("--json", action="store_true", help="one JSON document on the output")
         command.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
-        command.set_defaults(run=module.run, error=command.error)
+        command.set_defaults(run=module.run, error=command.error, usage=command.format_help)
     return result
 
 
@@ -119,7 +151,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # No option of the command itself takes a value: the first other word is the subcommand.
     name = next((word for word in words if not word.startswith("-")), None)
     as_json = "--json" in own
-    options = parser(only=name or "", as_json=as_json).parse_args(words)
+    if not words:
+        return 0 if _print(parser(only="").format_help().rstrip(), sys.stdout) else 1
+    options, unknown = parser(only=name or "", as_json=as_json).parse_known_args(words)
+    if unknown:
+        flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        meant = _meant(flags, re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", options.usage()))
+        options.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     output = sys.stdout
     try:
         # What user code prints must not end up in the document.

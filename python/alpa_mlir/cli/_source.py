@@ -151,11 +151,14 @@ def trace_source(options: argparse.Namespace) -> tuple[TracedStep, EntryPoint | 
         AlpaError: by the cause.
     """
     name: str = options.source
+    check_file(name)
     use_devices(options)
     cluster = None if options.cluster is None else cluster_of(options.cluster)
     if name.endswith(FILES):
         return _read_file(options, cluster), None
     _refuse_file_options(options)
+    from alpa_runtime.parallel_step import phase
+
     from alpa_mlir.api import ParallelFunction
     from alpa_mlir.cli._entry_points import load_entry
 
@@ -168,7 +171,29 @@ def trace_source(options: argparse.Namespace) -> tuple[TracedStep, EntryPoint | 
         replace(given.options, cache=False) if options.no_cache else given.options,
     )
     entry = replace(entry, function=function)
-    return function.trace(*entry.arguments), entry
+    with phase("tracing", shown(options)):
+        return function.trace(*entry.arguments), entry
+
+
+def check_file(name: str) -> None:
+    """Look for the file that an entry point or a module is in, before JAX is imported.
+
+    Raises:
+        EntryPointError: there is none.
+    """
+    place = name.rpartition(":")[0] if ".py:" in name else name
+    if place.endswith((".py", *FILES)) and not Path(place).is_file():
+        what = "it is a folder" if Path(place).is_dir() else "there is no such file"
+        near = difflib.get_close_matches(Path(place).name, _names_beside(Path(place)), 1)
+        meant = f"did you mean {Path(place).with_name(near[0])}?" if near else f"give {SOURCE}"
+        raise EntryPointError(what, where=place, fix=meant)
+
+
+def _names_beside(path: Path) -> list[str]:
+    try:
+        return [each.name for each in path.parent.iterdir() if each.suffix == path.suffix]
+    except OSError:
+        return []
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from alpa_mlir.cli._command import (
     Answer,
     add_virtual_devices,
     count,
+    count_from_0,
     new_file,
     positive,
     progress,
@@ -66,7 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_virtual_devices(parser)
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
     parser.add_argument("--processes", type=count, metavar="N", help="number of hosts")
-    parser.add_argument("--process", type=int, metavar="I", help="number of this host, from 0")
+    parser.add_argument(
+        "--process", type=count_from_0, metavar="I", help="number of this host, from 0"
+    )
 
 
 def run(options: argparse.Namespace) -> Answer:

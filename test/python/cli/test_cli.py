@@ -217,3 +217,58 @@ from alpa_mlir.cli._command import Answer
 clusters.run = lambda options: Answer("text", {"a": 1})
 sys.exit(main(["clusters", *sys.argv[1:]]))
 """
+
+
+def test_alone_it_prints_its_help(capsys):
+    assert cli.main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: alpa-mlir [-h] [--version] COMMAND")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("plam", "plan"),
+        ("plan x.py --clusterr=y", "--cluster"),
+        ("run --micro-batchs 3 x.py", "--micro-batches"),
+        ("plan x.py --schedule 1f1", "1f1b"),
+        ("clusters shw", "show"),
+        ("completion zhs", "zsh"),
+    ],
+)
+def test_mistyped_words(words, meant, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(words.split())
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.endswith(f"; did you mean {meant}?\n")
+
+
+def test_words_like_none_that_is_known(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["plan", "x.py", "--qqqq"])
+    assert "did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_fits_the_terminal(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(SystemExit):
+        cli.main([name, "--help"])
+    text = capsys.readouterr().out.partition("examples:")[0]
+    assert max(map(len, text.partition("\n\n")[2].partition("\n\n")[0].splitlines())) <= 60
+    assert not [line for line in text.splitlines() if line.endswith("megatron-")]
+
+
+@pytest.mark.parametrize("words", ["plan", "run", "report", "explain"])
+def test_a_missing_file_needs_no_jax(words, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "alpa_mlir", words, "trian.py:entry"],
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert "trian.py: there is no such file; fix: did you mean train.py?" in done.stderr
+    assert not [line for line in done.stderr.splitlines() if line.endswith("| jax")]
