@@ -82,7 +82,7 @@ class StatefulStep:
     def split(self, arguments: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
         """The state, and the batch arguments, of the step's arguments without static ones.
 
-        Several arguments that are state are a tuple.
+        Several arguments that are state are a tuple; objects of flax.nnx are their arrays.
 
         Raises:
             ArgumentMismatchError: there are more or fewer than the step takes.
@@ -92,6 +92,11 @@ class StatefulStep:
                 f"got {len(arguments)} arguments, the step takes {len(self._is_batch)}",
                 where=self.step.plan.name,
             )
+        size = len(self._is_batch) + len(self._static)
+        rest = iter(arguments)
+        full = [self._static[i] if i in self._static else next(rest) for i in range(size)]
+        arrays = self.step.arrays_of(full)
+        arguments = [x for i, x in enumerate(arrays) if i not in self._static]
         pairs = list(zip(arguments, self._is_batch, strict=True))
         state = tuple(argument for argument, is_batch in pairs if not is_batch)
         batch = tuple(argument for argument, is_batch in pairs if is_batch)
@@ -148,6 +153,7 @@ class Step(Protocol):
 
 
 Batches = Callable[[int], Any] | Iterable[Any]
+Further = Callable[[int], Sequence[Any]] | Sequence[Any]
 _STEP = Kind("a loaded step", lambda value: callable(value) and hasattr(value, "close"))
 
 
@@ -189,6 +195,7 @@ def run(
     replan: Callable[[AlpaError], Step] | None = None,
     grows: Callable[[], bool] | None = None,
     on_result: Callable[[int, Any], None] | None = None,
+    arguments: Further = (),
 ) -> Any:
     """Train for a number of steps, whatever happens to the workers.
 
@@ -207,6 +214,8 @@ def run(
             (its argument) because a host cannot be replaced.
         grows: asked when a checkpoint is on the disk, whether to end the workers and call `load`
             anew: there is a plan for more hosts, and they are there (`Elastic.grows`).
+        arguments: what the step takes behind the batch, such as a key or a learning rate: a tuple,
+            or a function of the step's number that gives one.
         on_result: called once with the number and the results of each step but the state, on the
             host, in order; not for steps before the checkpoint that the run begins with.
 
@@ -230,7 +239,8 @@ def run(
     check_type("run", "replan", replan, FUNCTION, None)
     check_type("run", "grows", grows, FUNCTION, None)
     check_type("run", "on_result", on_result, FUNCTION, None)
-    return _Run(load, state, batches, steps, resume, replan, grows, on_result).go()
+    check_type("run", "arguments", arguments, FUNCTION, ROW)
+    return _Run(load, state, batches, steps, resume, replan, grows, on_result, arguments).go()
 
 
 class HasHosts(Protocol):
@@ -316,6 +326,7 @@ class _Run:
         replan: Callable[[AlpaError], Step] | None,
         grows: Callable[[], bool] | None,
         on_result: Callable[[int, Any], None] | None,
+        arguments: Further,
     ) -> None:
         self.load = load
         self.first = state
@@ -325,6 +336,7 @@ class _Run:
         self.replan = replan
         self.grows = grows
         self.on_result = on_result
+        self.arguments = arguments
         self.number = 0  # Of the step that is to be done next.
         self.reported = -1  # The last step whose results were handed out.
         self.pending: deque[tuple[int, Any]] = deque()
@@ -402,7 +414,9 @@ class _Run:
                         where="training.run",
                         fix="give as many batches as steps",
                     )
-                state, others = _state_and_others(step(state, *batch))
+                further = self.arguments
+                more = further(self.number) if callable(further) else further
+                state, others = _state_and_others(step(state, *batch, *more))
                 self.pending.append((self.number, others))
                 self.number += 1
                 self.report(1)  # The results of the step before are there by now, or soon.
@@ -416,10 +430,19 @@ class _Run:
     def begin(self, step: Step) -> tuple[int, Any]:
         """Number and state to go on with."""
         folder = self.resume.folder
-        found = restore_newest(folder, step, _log)
+        target = step
+        if isinstance(step, ParallelStep) and self.arguments:
+            target = step.state_target(1)  # What stands behind the batch is no state.
+        found = restore_newest(folder, target, _log)
         if found is None:
             return 0, self.first() if callable(self.first) else self.first
         _log.info("going on from the checkpoint of step %d in %s", found[0], folder)
+        if found[0] >= self.steps:
+            _log.warning(
+                "nothing to do: the checkpoint in %s is of step %d, and the run of %d steps; "
+                "steps counts those of earlier runs: give more, or another folder",
+                folder, found[0], self.steps,
+            )  # fmt: skip
         return found
 
     def placed(self, step: Step) -> Generator[tuple[Any, ...], None, None]:

@@ -165,26 +165,29 @@ def step_batch(form: CallingConvention, plan: Plan) -> StepBatch:
     return StepBatch(plan.name, tree, count != 1, leaves, inputs, rounds)
 
 
-def _arguments(form: CallingConvention, *, batches: bool) -> tuple[list[int], Any, int]:
-    """Leaf numbers, tree and number of those arguments that are batches, or of the others."""
+def _arguments(
+    form: CallingConvention, *, batches: bool, count: int | None = None
+) -> tuple[list[int], Any, int]:
+    """Leaf numbers, tree and number of those arguments that are batches, or of the others; of the
+    first `count` of them."""
     arguments: tuple[Any, ...] = trees.unflatten(form.in_tree, range(form.in_tree.num_leaves))
     is_batch = form.batches
     chosen = [
         a for a in arguments if any(is_batch[int(leaf)] for leaf in trees.leaves(a)) is batches
-    ]
+    ][:count]
     numbers, tree = trees.flatten(chosen[0] if len(chosen) == 1 else tuple(chosen))
     return numbers, tree, len(chosen)
 
 
-def step_state(form: CallingConvention, plan: Plan) -> StepState:
-    """The state that a step takes.
+def step_state(form: CallingConvention, plan: Plan, count: int | None = None) -> StepState:
+    """The state that a step takes: its arguments that are no batch, or the first `count` of them.
 
     Example:
         >>> [leaf.name for leaf in step_state(step.form, step.plan).leaves]    # doctest: +SKIP
         ["['w']", "['b']"]
     """
     arguments = groups(plan.inputs, "inputs")
-    numbers, tree, _ = _arguments(form, batches=False)
+    numbers, tree, _ = _arguments(form, batches=False, count=count)
     paths = [path for path, _ in trees.flatten_with_path(trees.unflatten(tree, numbers))[0]]
     leaves: list[StateLeaf] = []
     for path, number in zip(paths, numbers, strict=True):

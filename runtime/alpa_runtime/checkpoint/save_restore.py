@@ -298,7 +298,8 @@ def restore_checkpoint(folder: str | Path, target: Any = None, *, step: int | No
     Args:
         folder: that of `save_checkpoint`.
         target: what to make of it. A step (`alpa_mlir.load`, `compile`): arrays where that step
-            wants its state, which it takes without another copy. A tree like the state: where a
+            wants its state, which it takes without another copy; or a part of that state
+            (`ParallelStep.state_target`). A tree like the state: where a
             leaf is an array of JAX, or a `jax.ShapeDtypeStruct` with a sharding, an array held
             likewise; else one of NumPy. None: arrays of NumPy in the containers that were saved.
         step: which one; by default the last.
@@ -322,8 +323,8 @@ def restore_checkpoint(folder: str | Path, target: Any = None, *, step: int | No
     manifest = Manifest.load(path)
     if target is None:
         tree, wanted = _saved_tree(manifest, path), [_as_saved(leaf) for leaf in manifest.leaves]
-    elif isinstance(target, HasState):
-        state = target.state_target()
+    elif isinstance(target, HasState | StateTarget):
+        state = target if isinstance(target, StateTarget) else target.state_target()
         records = _matched(manifest, state.leaves, path)
         leaves = _read_by_workers(path, records, state) if state.workers else None
         return trees.unflatten(state.tree, leaves or _read(path, records, state.leaves))

@@ -402,3 +402,54 @@ def test_bad_input(step, tmp_path):
         training.run(load, STATE, [batch(0)], 2, Resume(tmp_path))
     with pytest.raises(errors.ArgumentMismatchError, match="returned a dict"):
         training.run(lambda: Loads(lambda *_: {}, {})(), STATE, [batch(0)], 1, Resume(tmp_path))
+
+
+def test_a_run_that_is_over_says_so(step, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "alpa_mlir.training")
+    resume = Resume(tmp_path, every=2)
+    state = training.run(lambda: step, STATE, batch, 4, resume)
+    assert "nothing to do" not in caplog.text
+    again = training.run(lambda: step, STATE, batch, 2, resume)
+    assert "going on from the checkpoint of step 4" in caplog.text
+    assert "the checkpoint in " in caplog.text
+    assert "is of step 4, and the run of 2 steps; steps counts" in caplog.text
+    jax.tree.map(np.testing.assert_array_equal, again, state)
+
+
+def with_key_and_rate(state, batch, key, rate):
+    noise = jax.random.normal(key, batch["x"].shape)
+
+    def loss_of(state):
+        return jax.numpy.mean(((batch["x"] + noise) @ state["w"]) ** 2)
+
+    loss, gradients = jax.value_and_grad(loss_of)(state)
+    return jax.tree.map(lambda p, g: p - rate * g, state, gradients), loss
+
+
+def test_a_step_takes_more_than_state_and_batch(tmp_path):
+    first = {"w": np.ones((4, 3), np.float32)}
+    data = [{"x": np.random.default_rng(i).normal(size=(8, 4)).astype("f")} for i in range(6)]
+
+    def further(number):
+        return jax.random.key(number), 0.1 / (number + 1)
+
+    step = alpa_mlir.compile(
+        with_key_and_rate, first, data[0], *further(0), cluster="cpu-test", cache=False
+    )
+    wanted, losses = first, []
+    for number, each in enumerate(data):
+        wanted, loss = jax.jit(with_key_and_rate)(wanted, each, *further(number))
+        losses.append(float(loss))
+    found = {}
+    for steps_done in (3, 6):  # The second run goes on from the first one's checkpoint.
+        state = training.run(
+            lambda: step,
+            first,
+            data,
+            steps_done,
+            Resume(tmp_path, every=3),
+            arguments=further,
+            on_result=found.__setitem__,
+        )
+    np.testing.assert_allclose([found[i] for i in range(6)], losses, rtol=1e-5)
+    np.testing.assert_allclose(state["w"], wanted["w"], rtol=1e-5)
