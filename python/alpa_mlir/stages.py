@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,9 +20,16 @@ from alpa_runtime.cache import CACHE, CacheLike, chosen_folder
 from alpa_runtime.calling_convention import CallingConvention
 from alpa_runtime.errors import FLAG, FUNCTION, ArgumentMismatchError, check_type
 from alpa_runtime.jax_internals import is_transformed
-from alpa_runtime.parallel_step import Caller, ParallelStep, Progress, load_on, on_terminal
+from alpa_runtime.parallel_step import (
+    Caller,
+    ParallelStep,
+    Progress,
+    load_on,
+    on_terminal,
+    phase,
+)
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import Tried, tried_text
+from alpa_runtime.plan.plan import Tried, parallelism_text, plan_summary, tried_text
 from alpa_runtime.worker_group import Hosts
 
 from alpa_mlir import session
@@ -458,6 +467,7 @@ class ParallelFunction:
         self._last: ParallelStep | None = None
         self._last_key: Any = None
         self._said: set[str] = set()
+        self._taken = ""  # What the arguments of the last trace were taken for.
         session.remember(self)
 
     def trace(self, *args: Any, **named: Any) -> TracedStep:
@@ -479,7 +489,8 @@ class ParallelFunction:
         cluster = session.default_cluster(self.cluster)
         traced = trace_step(fn, examples, options, cluster, form.carried)
         options = options.for_traced(traced, call.names)
-        self._say(_classified(self._reader.name, call, traced))
+        self._taken = _classified(self._reader.name, call, traced)
+        self._say(self._taken, shown=False)
         caller = StepCaller(self._reader, call, form)
         return TracedStep(fn, options, traced, cluster, self.method, caller)
 
@@ -489,7 +500,9 @@ class ParallelFunction:
 
     def plan(self, *args: Any, progress: bool | Progress = False, **named: Any) -> PlannedStep:
         """Trace and plan with this function's cluster and method."""
-        return self.trace(*args, **named).plan(progress=progress)
+        with phase("tracing", progress):
+            traced = self.trace(*args, **named)
+        return traced.plan(progress=progress)
 
     def compile(self, *args: Any, progress: bool | Progress = False, **named: Any) -> ParallelStep:
         """Trace, plan and load for arguments of this form; remembered."""
@@ -499,16 +512,21 @@ class ParallelFunction:
         key = self._key(call)
         found = self._steps.get(key)
         if found is None:
+            name, begin = self._reader.name, time.monotonic()
             if self._last_key is not None:
-                new, old = key[-1], self._last_key[-1]
-                name = self._reader.name
-                _log.info("%s is traced and planned anew: %s", name, difference(new, old))
+                why = difference(key[-1], self._last_key[-1])
+                _announce(f"{name} is traced and planned anew: {why}")
             found = self._steps[key] = self._compile(call, progress)
+            seconds = time.monotonic() - begin
+            _show(self._taken)
+            _announce(f"{name} is ready after {seconds:.1f} s: {_runs_text(found.plan)}")
         self._last, self._last_key = found, key
         return found
 
     def _compile(self, call: Call, progress: bool | Progress) -> ParallelStep:
-        return self._trace(call).plan(progress=progress).load(progress=progress)
+        with phase("tracing", progress):
+            traced = self._trace(call)
+        return traced.plan(progress=progress).load(progress=progress)
 
     def get_executable(self, *args: Any, **named: Any) -> ParallelStep:
         """The step for arguments of this form, planned and compiled, but not run: `compile`.
@@ -545,13 +563,32 @@ class ParallelFunction:
         call = self._reader.read(args, named)
         return self._step(call, on_terminal()).call(call)
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, *, shown: bool = True) -> None:
         if text not in self._said:
             self._said.add(text)
-            _log.info("%s", text)
+            _announce(text, shown=shown)
 
     def _key(self, call: Call) -> tuple[Any, ...]:
         return session.session_of(self.cluster, self.options.workers), call.key
+
+
+def _announce(text: str, *, shown: bool = True) -> None:
+    """Log a line, and show it."""
+    _log.info("%s", text)
+    if shown:
+        _show(text)
+
+
+def _show(text: str) -> None:
+    """Print a line on a terminal where the log is not shown."""
+    if text and on_terminal() and not _log.isEnabledFor(logging.INFO):
+        print(f"alpa_mlir: {text}", file=sys.stderr)
+
+
+def _runs_text(plan: Plan) -> str:
+    words = parallelism_text(plan)
+    summary = f"{plan_summary(plan)}{words and f', {words}'}"
+    return f"{summary}, for cluster {plan.cluster['name']}" if "name" in plan.cluster else summary
 
 
 class StepCaller:
@@ -561,6 +598,18 @@ class StepCaller:
         self._reader = reader
         self._made_for = call
         self._form = form
+
+    def check_static(self, args: Sequence[Any]) -> None:
+        made_for = self._made_for
+        for i in made_for.static:
+            value = Static(made_for.values[i])
+            if i < len(args) and Static(args[i]) != value:
+                raise ArgumentMismatchError(
+                    f"another static value of {made_for.names[i]}: {Static(args[i])!r}, was "
+                    f"{value!r}",
+                    where=self._reader.name,
+                    fix="pass the same, or compile the step again",
+                )
 
     def read(self, args: Sequence[Any], named: Mapping[str, Any]) -> Call:
         call = self._reader.read(args, named)
@@ -574,6 +623,9 @@ class StepCaller:
 
     def arguments(self, call: Any) -> tuple[Any, ...]:
         return self._form.arguments(call)
+
+    def placed(self, call: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self._form.with_arrays(call, arrays)
 
     def result(self, call: Any, result: Any) -> Any:
         return self._form.finish(call, result)

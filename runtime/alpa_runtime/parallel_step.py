@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -59,8 +60,20 @@ class Caller(Protocol):
         """
         ...
 
+    def check_static(self, args: Sequence[Any]) -> None:
+        """Python values among arguments that are what the step takes.
+
+        Raises:
+            ArgumentMismatchError: one is another than the step was made for.
+        """
+        ...
+
     def arguments(self, call: Any) -> tuple[Any, ...]:
         """What the step takes."""
+        ...
+
+    def placed(self, call: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of a call with other arrays."""
         ...
 
     def result(self, call: Any, result: Any) -> Any:
@@ -148,8 +161,10 @@ class ParallelStep:
                 where=self.form.name,
                 fix="call the function there that parallelize gave, or the function itself",
             )
-        if self.caller is not None and (named or self.form.static or not self._takes(args)):
-            return self.call(self.caller.read(args, named))
+        if self.caller is not None:
+            if named or not self._takes(args):
+                return self.call(self.caller.read(args, named))
+            self.caller.check_static(args)
         if named:
             args = positional(self.form.parameters, args, named, self.form.name)
         return self._run(args)
@@ -197,7 +212,7 @@ class ParallelStep:
         """The arguments, copied to where the step reads them first.
 
         A step takes them without another copy. It uses up the state among them, as that of
-        earlier calls.
+        earlier calls. Objects that the step changes are changed, and returned.
 
         Raises:
             ArgumentMismatchError: another tree, shape or dtype than the step was made for.
@@ -205,8 +220,21 @@ class ParallelStep:
         Example:
             >>> state, batch = train_step.place(state, batch)              # doctest: +SKIP
         """
+        call = None
+        if self.caller is not None and not self._takes(args):
+            call = self.caller.read(args, {})
+            args = self.caller.arguments(call)
         with without_context_mesh():
-            return placed_arguments(self.form, self.plan, self.loaded, args)
+            placed = placed_arguments(self.form, self.plan, self.loaded, args)
+        if self.caller is None or call is None:
+            return placed
+        return self.caller.placed(call, placed)
+
+    def arrays_of(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments as the trees of arrays that the step takes, Python values between them."""
+        if self.caller is None or self._takes(args):
+            return tuple(args)
+        return self.caller.arguments(self.caller.read(args, {}))
 
     def get_input_placement_specs(self) -> tuple[Any, ...]:
         """Where the step wants its arguments: a tree of `PlacementSpec`s for each; None for those
@@ -263,10 +291,14 @@ class ParallelStep:
             flops += plan.num_micro_batches * each + of("update_flops", 0.0)
         return {"flops": flops, "optimal_seconds": plan.predicted.get("step_seconds", math.inf)}
 
-    def state_target(self) -> StateTarget:
+    def state_target(self, count: int | None = None) -> StateTarget:
         """The state that the step takes: what `restore_checkpoint(folder, step)` asks for. Several
-        arguments that are state are a tuple."""
-        state, loaded = step_state(self.form, self.plan), self.loaded
+        arguments that are state are a tuple.
+
+        Args:
+            count: of these the first so many; all by default.
+        """
+        state, loaded = step_state(self.form, self.plan, count), self.loaded
         if isinstance(loaded, DistributedPlan):
             return state.target(self.plan, lambda _: None, loaded)
         return state.target(self.plan, loaded.sharding_of_input)
@@ -393,19 +425,31 @@ def load_on(
 
 
 def progress_bar(title: str, unit: str = "program") -> Progress:
-    """A bar on standard error that ends when all is done."""
+    """A bar on standard error that ends when all is done; none in files and pipes."""
     from tqdm import tqdm
 
-    bar: Any = tqdm(total=0, desc=title, unit=unit, leave=False)
+    bar: Any = tqdm(total=0, desc=title, unit=unit, leave=False, disable=not on_terminal())
 
     def show(done: int, total: int, label: str) -> None:
         bar.total = total
-        bar.set_postfix_str(label, refresh=False)
         bar.update(done - bar.n)
+        bar.set_postfix_str(label)
         if done == total:
             bar.close()
 
     return show
+
+
+@contextmanager
+def phase(title: str, progress: bool | Progress) -> Generator[None, None, None]:
+    """Name what is done in the block, which has no parts: by a bar, or by a function as that of
+    `load`."""
+    show = progress_bar(title, "step") if progress is True else progress or None
+    if show is not None:
+        show(0, 1, title)
+    yield
+    if progress is True and show is not None:
+        show(1, 1, title)
 
 
 def on_terminal() -> bool:

@@ -35,8 +35,10 @@ class StepReport:
     begin: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
+        from alpa_runtime.parallel_step import on_terminal
+
         self.bar: Any = None
-        if not self.quiet:
+        if not self.quiet and on_terminal():
             from tqdm import tqdm
 
             self.bar = tqdm(total=self.steps, initial=self.first, desc="running", unit="step")

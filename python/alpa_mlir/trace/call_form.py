@@ -476,6 +476,15 @@ class CallForm:
         self._result = None if found is None else found[0]
         return result if found is None else found[1]
 
+    def with_arrays(self, call: Call, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments of a call with other arrays, which its objects get in place."""
+        full = [call.held[i].filled(x) if i in call.held else x for i, x in enumerate(arrays)]
+        if call.form is not None and self._takes_states:
+            call.form.update(call.objects(), [arrays[i] for i in call.slots])
+            for i in call.slots:
+                full[i] = call.values[i]
+        return tuple(full)
+
     def finish(self, call: Call, result: Any) -> Any:
         """What a call returns, of what the function of `function` did; changes its objects."""
         if self._changed:

@@ -20,7 +20,8 @@ def _is_object_type(kind: Any) -> bool:
 
 def is_object(value: Any) -> bool:
     """Whether a value is a module, an optimizer or the like of flax.nnx."""
-    return _is_object_type(type(value))
+    kind: Any = value.__class__
+    return _is_object_type(kind)
 
 
 def objects_in(tree: Any) -> list[Any]:

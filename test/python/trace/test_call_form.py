@@ -418,7 +418,7 @@ def test_batches_with_explicit_axes_that_micro_batches_do_not_fill(method):
 @METHODS
 def test_a_compiled_step_says_what_it_takes(method):
     compiled = parallel(step, method).lower(W, X, Y, 0.1).compile()
-    (w, x, y, lr), named = compiled.input_shardings
+    (w, x, _, lr), named = compiled.input_shardings
     assert named == {}
     assert {*w} == {"a", "b"}
     assert all(isinstance(s, NamedSharding) for s in (*w.values(), x, lr))
@@ -437,3 +437,27 @@ def test_a_compiled_step_says_what_it_takes(method):
     products = 2 * 8 * (6 * 8 + 8 * 4)  # Forward; the gradient of x is not needed.
     assert 3 * products - 2 * 8 * 6 * 8 <= costs["flops"] < 2 * 3 * products
     assert costs["optimal_seconds"] == compiled.plan.predicted["step_seconds"]
+
+
+@METHODS
+def test_objects_are_placed_ahead(method):
+    (model, optimizer, metrics), others = nnx_objects(), nnx_objects()
+    batch = {"x": X, "y": Y}
+    compiled = parallel(nnx_step, method).compile(model, optimizer, metrics, batch)
+    *placed, parts = compiled.place(model, optimizer, metrics, batch)
+    assert [*map(id, placed)] == [id(model), id(optimizer), id(metrics)]
+    for _ in range(2):
+        assert_same(compiled(*placed, batch), nnx.jit(nnx_step)(*others, batch))
+    assert_same(compiled(*placed, parts), nnx.jit(nnx_step)(*others, batch))
+    assert_same(nnx.state(placed), nnx.state(others))
+
+
+def test_what_is_planned_is_said(caplog):
+    caplog.set_level(logging.INFO, "alpa_mlir")
+    said = []
+    parallel(step).compile(W, X, Y, progress=lambda *what: said.append(what))
+    assert said[0] == (0, 1, "tracing")
+    line = caplog.records[-1].getMessage()
+    assert line.startswith("step is ready after ")
+    assert " s: plan of step: 1 stage on 2 devices, 2 micro-batches" in line
+    assert line.endswith("for cluster two")
