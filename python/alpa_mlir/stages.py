@@ -510,7 +510,11 @@ class ParallelFunction:
 
     def _step(self, call: Call, progress: bool | Progress) -> ParallelStep:
         key = self._key(call)
-        found = self._steps.get(key)
+        try:
+            found = self._steps.get(key)
+        except TypeError:
+            call.check_hashable()
+            raise
         if found is None:
             name, begin = self._reader.name, time.monotonic()
             if self._last_key is not None:

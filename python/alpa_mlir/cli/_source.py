@@ -185,7 +185,8 @@ def check_file(name: str) -> None:
     if place.endswith((".py", *FILES)) and not Path(place).is_file():
         what = "it is a folder" if Path(place).is_dir() else "there is no such file"
         near = difflib.get_close_matches(Path(place).name, _names_beside(Path(place)), 1)
-        meant = f"did you mean {Path(place).with_name(near[0])}?" if near else f"give {SOURCE}"
+        form = "path/file.py:function" if place.endswith(".py") else SOURCE
+        meant = f"did you mean {Path(place).with_name(near[0])}?" if near else f"give {form}"
         raise EntryPointError(what, where=place, fix=meant)
 
 

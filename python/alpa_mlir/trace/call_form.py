@@ -15,6 +15,7 @@ import jax
 from alpa_runtime import trees
 from alpa_runtime.calling_convention import positional
 from alpa_runtime.errors import ArgumentMismatchError
+from alpa_runtime.jax_internals import ArrayImpl
 
 from alpa_mlir.errors import MethodError, TraceError
 from alpa_mlir.trace import objects
@@ -84,6 +85,8 @@ def _is_array(x: Any) -> bool:
 
 def _is_value(x: Any) -> bool:
     """Whether a leaf is neither an array nor a number that changes from call to call."""
+    if type(x) is ArrayImpl:
+        return False
     return not _is_array(x) and (isinstance(x, bool) or not isinstance(x, int | float | complex))
 
 
@@ -130,21 +133,16 @@ class Call:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Calls with equal keys run the same step.
+        """Calls with equal keys run the same step."""
+        flat = [None if i in self.static else _forms(x) for i, x in enumerate(self.arrays)]
+        return self.python_values, tuple(flat)
+
+    def check_hashable(self) -> None:
+        """Python values of a key have to be hashed.
 
         Raises:
-            MethodError: a Python value cannot be hashed.
+            MethodError: one cannot be.
         """
-        flat = [None if i in self.static else _forms(x) for i, x in enumerate(self.arrays)]
-        made = self.python_values, tuple(flat)
-        try:
-            hash(made)
-        except TypeError:
-            self._blame_value()
-            raise
-        return made
-
-    def _blame_value(self) -> None:
         held = [(self.names[i], s) for i, h in self.held.items() for _, s in h.values]
         for name, found in (*[(self.names[i], Static(self.values[i])) for i in self.static], *held):
             try:
@@ -167,6 +165,9 @@ def _forms(argument: Any) -> tuple[Any, ...]:
 
 
 def _form(x: Any) -> tuple[Any, ...]:
+    if type(x) is ArrayImpl:
+        aval: Any = x.aval
+        return aval.shape, aval.dtype, aval.weak_type
     if isinstance(x, _jax.Array) or not hasattr(x, "dtype"):
         if not isinstance(x, _jax.Array):
             try:

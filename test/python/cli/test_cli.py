@@ -262,7 +262,7 @@ def test_help_fits_the_terminal(name, capsys, monkeypatch):
 def test_a_missing_file_needs_no_jax(words, tmp_path):
     (tmp_path / "train.py").write_text("")
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "alpa_mlir", words, "trian.py:entry"],
+        [sys.executable, "-X", "importtime", "-m", "alpa_mlir", words, "trains.py:entry"],
         env=os.environ | {"PYTHONPATH": PYTHONPATH},
         capture_output=True,
         text=True,
@@ -270,5 +270,5 @@ def test_a_missing_file_needs_no_jax(words, tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 1
-    assert "trian.py: there is no such file; fix: did you mean train.py?" in done.stderr
+    assert "trains.py: there is no such file; fix: did you mean train.py?" in done.stderr
     assert not [line for line in done.stderr.splitlines() if line.endswith("| jax")]

@@ -19,7 +19,7 @@ def files(tmp_path_factory):
     return write_files(tmp_path_factory.mktemp("cli"))
 
 
-def test_a_plan_is_printed_and_written(files, tmp_path, capsys):
+def test_a_plan_is_printed_and_written(files, tmp_path, capsys, monkeypatch):
     source = f"{files}/model.py:entry"
     command = ["plan", source, "--cluster", "cpu-test", "--set", "layers=3", "--method", "shard"]
     assert cli.main([*command, "-q", "-o", str(tmp_path / "plan")]) == 0
@@ -29,9 +29,12 @@ def test_a_plan_is_printed_and_written(files, tmp_path, capsys):
     assert shown.out.endswith(f"wrote {tmp_path / 'plan'}\n")
     plan = alpa_mlir.Plan.load(tmp_path / "plan")
     assert len([x for x in plan.arguments if x.kind == "state"]) == 3
+    assert cli.main([*command, "--no-cache"]) == 0
+    assert not capsys.readouterr().err  # Bars are on terminals only.
+    monkeypatch.setattr("alpa_runtime.parallel_step.on_terminal", lambda: True)
     assert cli.main([*command, "--json", "--no-cache"]) == 0
     shown = capsys.readouterr()
-    assert "planning: " in shown.err
+    assert shown.err.index("tracing: ") < shown.err.index("planning: ")
     fields = json.loads(shown.out)
     assert fields["num_micro_batches"] == plan.num_micro_batches == 1
     assert fields["exact"] is True

@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 import alpa_mlir
@@ -130,7 +132,8 @@ def test_a_step_brings_its_own_workers(folder, capsys, monkeypatch):
     np.testing.assert_allclose(losses(fields), expected(folder, 2), rtol=1e-5)
 
 
-def test_text_for_people(folder, capsys):
+def test_text_for_people(folder, capsys, monkeypatch):
+    monkeypatch.setattr("alpa_runtime.parallel_step.on_terminal", lambda: True)
     assert cli.main(["run", f"{folder}/model.py", *PIPELINE, "--steps", "30"]) == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
@@ -308,9 +311,8 @@ def start(*words, **more):
         [sys.executable, "-c", MAIN, *map(str, words)],
         env=environment | {"PYTHONPATH": PYTHONPATH, "JAX_PLATFORMS": "cpu"},
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
-        **more,
+        **{"stderr": subprocess.PIPE} | more,
     )
 
 
@@ -327,20 +329,28 @@ def test_too_few_devices_say_what_to_do(folder):
 )
 def test_an_interrupted_run_leaves_no_process(number, folder):
     words = ["run", f"{folder}/model.py", *PIPELINE, "--steps", 10**6, "--workers", "processes"]
-    command = start(*words, start_new_session=True)
+    screen, terminal = pty.openpty()  # Where there is a bar.
+    termios.tcsetwinsize(terminal, (24, 120))
+    command = start(*words, start_new_session=True, stderr=terminal)
+    os.close(terminal)
     try:
         seen = ""
         while "step/s]" not in seen.partition("running")[2]:  # Steps are done.
-            piece = command.stderr.read(1)
+            piece = os.read(screen, 1024).decode(errors="replace")
             assert piece, seen
             seen += piece
         workers = psutil.Process(command.pid).children(recursive=True)
         assert any("alpa_runtime.hosts.rpc" in " ".join(worker.cmdline()) for worker in workers)
         os.killpg(command.pid, number)  # As a terminal does it: to all of them.
-        err = command.communicate(timeout=60)[1]
+        err = ""
+        with contextlib.suppress(OSError):  # When the last of them has ended.
+            while piece := os.read(screen, 1024).decode(errors="replace"):
+                err += piece
+        command.communicate(timeout=60)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(command.pid, signal.SIGKILL)
+        os.close(screen)
     assert command.returncode == (130 if number == signal.SIGINT else 128 + number)
     assert "Traceback" not in err
     deadline = time.monotonic() + 10

@@ -283,7 +283,7 @@ def test_batches_are_on_their_devices(step):
     other = steps.two_stage_step(2, first=(1, 1), second=(2, 2))
     np.testing.assert_allclose(other(handmade.arguments(2)[0], given[0])[1], losses[0], rtol=1e-5)
     given[0]["x"].delete()
-    with pytest.raises(ArgumentMismatchError, match=r"batch\['x'\]: the array was given away"):
+    with pytest.raises(ArgumentMismatchError, match=r"batch\['x'\]: the array was donated"):
         step(handmade.arguments(2)[0], given[0])
 
 

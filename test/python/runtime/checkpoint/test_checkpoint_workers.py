@@ -150,7 +150,7 @@ def test_what_fails_in_workers(tmp_path, load, monkeypatch):
     old = restore_checkpoint(tmp_path, step, step=1)  # The workers are well.
     check_same(jax.tree.map(np.asarray, old), like)
     after, _, _ = step(old, batch)
-    with pytest.raises(CheckpointError, match=r"\['w0'\]: the array was given away"):
+    with pytest.raises(CheckpointError, match=r"\['w0'\]: the array was donated"):
         save_checkpoint(tmp_path, old, step=3)
     step.loaded.group.kill(1)
     with pytest.raises(AlpaError):
