@@ -6,6 +6,7 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial, wraps
@@ -244,14 +245,13 @@ class Reader:
         static_argnums: int | Sequence[int] | Literal["auto"],
         static_argnames: Sequence[str],
     ) -> None:
-        self.name = name_of(fn)
+        self.name: str = name_of(fn)
         self._fn = fn
         self._static_argnums = static_argnums
         self._static_argnames = frozenset(static_argnames)
-        try:
+        self._signature: inspect.Signature | None = None
+        with suppress(TypeError, ValueError):
             self._signature = inspect.signature(fn)
-        except (TypeError, ValueError):
-            self._signature = None
         self.check_names(static_argnames, "static_argnames")
 
     @property

@@ -231,7 +231,7 @@ def test_alone_it_prints_its_help(capsys):
         ("plan x.py --clusterr=y", "--cluster"),
         ("run --micro-batchs 3 x.py", "--micro-batches"),
         ("plan x.py --schedule 1f1", "1f1b"),
-        ("clusters shw", "show"),
+        ("clusters shown", "show"),
         ("completion zhs", "zsh"),
     ],
 )
