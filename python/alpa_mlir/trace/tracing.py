@@ -311,6 +311,8 @@ def trace(
         with contextlib.suppress(TraceError):
             made = {i for i, out in paired(()).items() if facts[out].phase == "update"}
             updated |= {owners[i] for i in made if in_paths[i][0][1:]}
+    if not _last_batch(full, dynamic, updated):
+        updated = set(carried or {})  # The step changes its batch too.
     batches = given if given is not None else _last_batch(full, dynamic, updated)
     rows = _batch_rows(full, batches)
     if given is None and updated:

@@ -157,6 +157,14 @@ def test_arguments_by_shape_and_use():
     assert found == {"lr": "state", "x": "batch", "y": "batch", "w": "carried"}
     assert kinds(step, W, X, Y, 0.1)["lr"] == "state"
 
+    def adversarial(w, batch):
+        grad = jax.grad(lambda w, batch: step(w, *batch)[1], (0, 1))
+        gradients = grad(w, batch)
+        w, batch = jax.tree.map(lambda p, g: p - 0.1 * g, (w, batch), gradients)
+        return w, batch
+
+    assert kinds(adversarial, W, (X, Y)) == {"w": "carried", "batch": "batch"}
+
 
 def test_numbers_keep_weak_types():
     def train(w, x, y, lr):
