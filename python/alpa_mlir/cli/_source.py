@@ -131,7 +131,9 @@ def plan_source(options: argparse.Namespace, start: Plan | None = None) -> Sourc
     if not is_code(name):
         if not Path(name).is_dir():
             raise EntryPointError(
-                "there is no such plan, nor is it code", where=name, fix=f"give {SOURCE}"
+                "there is no such plan, nor is it code",
+                where=name,
+                fix=_meant(Path(name)) or f"give {SOURCE}",
             )
         _refuse_planning(options)
         use_devices(options)
@@ -184,17 +186,19 @@ def check_file(name: str) -> None:
     place = name.rpartition(":")[0] if ".py:" in name else name
     if place.endswith((".py", *FILES)) and not Path(place).is_file():
         what = "it is a folder" if Path(place).is_dir() else "there is no such file"
-        near = difflib.get_close_matches(Path(place).name, _names_beside(Path(place)), 1)
         form = "path/file.py:function" if place.endswith(".py") else SOURCE
-        meant = f"did you mean {Path(place).with_name(near[0])}?" if near else f"give {form}"
-        raise EntryPointError(what, where=place, fix=meant)
+        raise EntryPointError(what, where=place, fix=_meant(Path(place)) or f"give {form}")
 
 
-def _names_beside(path: Path) -> list[str]:
+def _meant(path: Path) -> str:
+    """The file, or the plan's folder, whose name is most like one that is not there."""
     try:
-        return [each.name for each in path.parent.iterdir() if each.suffix == path.suffix]
+        beside = [each for each in path.parent.iterdir() if each.suffix == path.suffix]
     except OSError:
-        return []
+        return ""
+    names = [each.name for each in beside if path.suffix or (each / "plan.json").is_file()]
+    near = difflib.get_close_matches(path.name, names, 1)
+    return f"did you mean {path.with_name(near[0])}?" if near else ""
 
 
 @contextlib.contextmanager
@@ -263,10 +267,13 @@ def cluster_text(name: str) -> str:
     try:
         return check_cluster(name)
     except ClusterFileError as error:
-        near = difflib.get_close_matches(name.partition(":")[0], cluster_presets(), 1)
-        if Path(name).exists() or not near:
+        if Path(name).exists():
             raise
-        fix = f"did you mean {near[0]}?"
+        near = difflib.get_close_matches(name.partition(":")[0], cluster_presets(), 1)
+        is_file = Path(name).suffix in (".yaml", ".yml")
+        fix = _meant(Path(name)) if is_file else f"did you mean {near[0]}?" if near else ""
+        if not fix:
+            raise
         raise ClusterFileError(error.what, where=error.where, fix=fix) from None
 
 

@@ -436,3 +436,19 @@ def test_stages_are_kept(files, tmp_path, capsys):
     error = failure([*plan, "--keep-stages", first, "--layers", "3"], capsys)
     assert "--layers with --keep-stages" in error["what"]
     assert failure([*plan, "--keep-stages", str(tmp_path / "none")], capsys)["where"]
+
+
+def test_files_and_folders_that_were_meant(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cluster.yaml").write_text("")
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "my_plan").mkdir()
+    (tmp_path / "my_plan" / "plan.json").write_text("")
+    model = f"{files}/model.py"
+    for words, where in (
+        ([model, "--cluster", "clustr.yaml"], "cluster.yaml"),
+        ([f"{files}/models.py:entry"], model),
+    ):
+        assert failure(["plan", *words], capsys)["fix"] == f"did you mean {where}?"
+    assert failure(["explain", "my_plam"], capsys)["fix"] == "did you mean my_plan?"
+    assert failure(["explain", "elsewhere"], capsys)["fix"].startswith("give a plan's folder")
