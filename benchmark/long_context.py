@@ -19,7 +19,7 @@ import time
 
 import alpa_mlir
 from alpa_mlir import AlpaError, AutoParallel
-from alpa_runtime.plan.plan import parallelism_text
+from alpa_runtime.plan.strategy import strategy_text
 from published_models import Transformer
 
 
@@ -60,7 +60,7 @@ def row(tokens: int, devices: int, options: argparse.Namespace) -> str:
     shared = any("collective_permute" in text for text in plan.modules.values())
     return (
         f"{words} {seconds:>9.3f} s {rate:>8.0f} tokens/s a device {peak / 2**30:>6.1f} GiB  "
-        f"{parallelism_text(plan)}{', tokens shared' if shared else ''}"
+        f"{strategy_text(plan)}{', tokens shared' if shared else ''}"
         f"  (planned in {time.perf_counter() - start:.1f} s)"
     )
 

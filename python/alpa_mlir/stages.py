@@ -328,7 +328,12 @@ class PlannedStep:
 
     def as_text(self) -> str:
         """The plan as a table, and what else was tried."""
-        text, tried = self.plan.as_text(), tried_text(self.tried)
+        from alpa_mlir.simulator.figures import figures_of
+
+        text, tried = (
+            self.plan.as_text(figures=figures_of(self.plan).lines()),
+            tried_text(self.tried),
+        )
         return f"{text.rstrip()}\n{tried}\n" if tried else text
 
     def called(self) -> PlannedStep:

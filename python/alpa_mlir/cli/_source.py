@@ -6,10 +6,10 @@ import argparse
 import contextlib
 import difflib
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from alpa_mlir.cli._command import (
     add_virtual_devices,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from alpa_mlir.cli._entry_points import EntryPoint
     from alpa_mlir.cluster import Cluster, ClusterLike
     from alpa_mlir.report.method_comparison import Alternative
+    from alpa_mlir.simulator.figures import Figures
     from alpa_mlir.stages import PlannedStep, TracedStep
 
 FILE_OPTIONS = ("batch_arguments", "carried")
@@ -50,15 +51,18 @@ class Source:
     planned: PlannedStep | None = None
     entry: EntryPoint | None = None
 
-    def as_text(self) -> str:
-        """The plan as a table, and what else was tried."""
+    def as_text(self, figures: Figures) -> str:
+        """The plan as a table with its figures, and what else was tried."""
         from alpa_runtime.plan.plan import tried_text
 
-        return f"{self.plan.as_text().rstrip()}\n{tried_text(self.plan.tried)}".rstrip()
+        text = self.plan.as_text(figures=figures.lines()).rstrip()
+        return f"{text}\n{tried_text(self.plan.tried)}".rstrip()
 
 
-def plan_alternatives(options: argparse.Namespace, source: Source) -> tuple[Alternative, ...]:
-    """The step parallelized in the ways that have names.
+def plan_alternatives(
+    options: argparse.Namespace, source: Source, *, parts: bool = True
+) -> tuple[Alternative, ...]:
+    """The step parallelized in the ways that have names; see `alternatives`.
 
     Raises:
         EntryPointError: it is a saved plan, from which nothing can be planned.
@@ -73,7 +77,21 @@ def plan_alternatives(options: argparse.Namespace, source: Source) -> tuple[Alte
             fix="give the entry point or the .mlir file",
         )
     bar = progress(options, "alternatives", "plan")
-    return interruptible(lambda: alternatives(traced, bar))
+    return interruptible(lambda: alternatives(traced, bar, parts=parts))
+
+
+def alternative_fields(found: Sequence[Alternative]) -> list[dict[str, Any]]:
+    """Alternatives, for machines."""
+    return [
+        {
+            "name": other.name,
+            "seconds": other.seconds,
+            "peak_bytes": other.peak_bytes,
+            "fits": other.fits,
+            "reason": other.reason,
+        }
+        for other in found
+    ]
 
 
 def add_source(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from importlib import resources
 from typing import Any
 
 from alpa_mlir.cli._command import Answer
@@ -59,9 +58,9 @@ def _judgement(name: str) -> list[str]:
     preset = name.partition(":")[0]
     if preset not in cluster_presets():
         return []
-    # benchmark/published_runs.py --write makes it.
-    file = resources.files("alpa_mlir.cluster").joinpath("published_errors.json")
-    judged: dict[str, list[dict[str, Any]]] = json.loads(file.read_text(encoding="utf-8"))
+    from alpa_mlir.simulator.figures import published_errors
+
+    judged = published_errors()
     if preset not in judged:
         return [f"# No published run says how true predictions for {preset} are."]
     lines = [f"# Predictions for {preset} beside published training runs (docs/truth.md):"]

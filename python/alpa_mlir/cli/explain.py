@@ -7,7 +7,14 @@ from dataclasses import asdict
 
 from alpa_mlir.cli._command import Answer, count
 from alpa_mlir.cli._method import ASKED
-from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_alternatives, plan_source
+from alpa_mlir.cli._source import (
+    SOURCE,
+    Source,
+    add_source,
+    alternative_fields,
+    plan_alternatives,
+    plan_source,
+)
 
 DESCRIPTION = (
     "Says why a plan is as it is: what limits its step (the slowest stage, memory, a link), what "
@@ -39,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--alternatives",
         action="store_true",
-        help="also plan the step with data parallelism, ZeRO, and simple pipelines",
+        help="also plan the step with data parallelism, FSDP, the best of Megatron-LM's grids, one "
+        "mesh, and simple pipelines",
     )
 
 
@@ -50,13 +58,15 @@ def run(options: argparse.Namespace) -> Answer:
     source = plan_source(options)
     from alpa_mlir.report.explanation import bottlenecks, explain
     from alpa_mlir.report.method_comparison import alternatives_text
+    from alpa_mlir.simulator.figures import figures_of
 
     plan = source.plan
     limits = bottlenecks(plan)
-    parts = [source.as_text(), f"what limits the step\n{limits.as_text()}"]
+    figures = figures_of(plan)
+    parts = [source.as_text(figures), f"what limits the step\n{limits.as_text()}"]
     others = plan_alternatives(options, source) if options.alternatives else ()
     if others:
-        parts.append(alternatives_text(others, plan.predicted.get("step_seconds")))
+        parts.append(alternatives_text(others, plan))
     parts.append(explain(plan, options.op, options.most))
     fields = {
         "name": plan.name,
@@ -69,15 +79,8 @@ def run(options: argparse.Namespace) -> Answer:
         "bubble_fraction": limits.bubble_fraction,
         "busiest_link": limits.link,
         "busiest_link_utilization": limits.link_utilization,
-        "alternatives": [
-            {
-                "name": other.name,
-                "seconds": other.seconds,
-                "peak_bytes": other.peak_bytes,
-                "reason": other.reason,
-            }
-            for other in others
-        ],
+        "figures": figures.to_fields(),
+        "alternatives": alternative_fields(others),
         "tried": [asdict(row) for row in plan.tried],
     }
     return Answer("\n\n".join(parts), fields)

@@ -17,7 +17,16 @@ from alpa_mlir.cli._command import (
     progress,
     reserved,
 )
-from alpa_mlir.cli._source import SOURCE, Source, add_source, here, plan_source, trace_source
+from alpa_mlir.cli._source import (
+    SOURCE,
+    Source,
+    add_source,
+    alternative_fields,
+    here,
+    plan_alternatives,
+    plan_source,
+    trace_source,
+)
 from alpa_mlir.errors import EntryPointError
 
 DESCRIPTION = (
@@ -28,6 +37,7 @@ DESCRIPTION = (
 )
 EXAMPLES = """\
   alpa-mlir plan train.py:entry --cluster dgx-a100 -o my_plan
+  alpa-mlir plan train.py:entry --cluster dgx-h100:8 --compare --price 2.5
   alpa-mlir plan my_package.train:entry --cluster p4d.24xlarge:16 --set layers=24 -o my_plan
   alpa-mlir plan train.py:entry --cluster cluster.yaml --micro-batches 4,8 --schedule 1f1b
   alpa-mlir plan train.py:entry --cluster dgx-a100 --method shard --shardings zero-2 --json
@@ -37,7 +47,8 @@ EXAMPLES = """\
   alpa-mlir plan train.py:entry --cluster p5.48xlarge:16 --frontier --price 4 --picture costs.svg
 """
 # Options of --frontier, and the arguments of `TracedStep.frontier` that they set.
-_OF_FRONTIER = ("over", "price", "tokens", "picture")
+_OF_FRONTIER = ("over", "price", "tokens")
+_ONLY_OF_FRONTIER = ("over", "picture")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +62,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PLAN",
         help="a plan's folder: look near it, in seconds, for a step or a cluster that changed, and "
         "say what stays and what changes (docs/stage-search.md)",
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="also plan data parallelism, FSDP, and the best of Megatron-LM's grids, and show them "
+        "beside the plan; takes several times as long as the plan alone",
+    )
+    parser.add_argument(
+        "--price",
+        type=positive,
+        metavar="PRICE",
+        help="of a device for an hour: also show what 10^9 tokens or 10^6 rows cost",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=count,
+        metavar="N",
+        help="tokens of a step (default: the elements of the largest batch of integers with two "
+        "dimensions)",
     )
     group = parser.add_argument_group(
         "frontier", "many plans, of which only the predictions are shown (docs/frontier.md)"
@@ -66,20 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="look at one of these alone",
     )
     group.add_argument(
-        "--price",
-        type=positive,
-        metavar="PRICE",
-        help="of a device for an hour: also show what a step costs, and 10^9 tokens or 10^6 "
-        "examples",
-    )
-    group.add_argument(
-        "--tokens",
-        type=count,
-        metavar="N",
-        help="tokens of a step (default: the elements of the largest batch of integers with two "
-        "dimensions)",
-    )
-    group.add_argument(
         "--picture", type=new_file, metavar="FILE.svg", help="also draw the frontier"
     )
 
@@ -92,19 +108,29 @@ def run(options: argparse.Namespace) -> Answer:
             "a folder is no step", where=options.source, fix=f"give {SOURCE.partition(', ')[2]}"
         )
     if options.frontier:
+        if options.compare:
+            options.error("--frontier shows predictions of many plans; leave --compare out")
         return _frontier(options)
-    for name in _OF_FRONTIER:
+    for name in _ONLY_OF_FRONTIER:
         if getattr(options, name) is not None:
             options.error(f"--{name} goes with --frontier")
     with reserved(options.output):
+        from alpa_mlir.report.method_comparison import alternatives_text
+        from alpa_mlir.simulator.figures import figures_of
+
         start = None if options.start is None else Plan.load(options.start)
         source = plan_source(options, start)
-        text = source.as_text()
-        fields = plan_fields(source)
+        figures = figures_of(source.plan, price=options.price, tokens=options.tokens)
+        text = source.as_text(figures)
+        fields = plan_fields(source) | {"figures": figures.to_fields()}
         if start is not None:
             found = start.diff(source.plan)
             text += f"\n{found.in_words()}"
             fields["start"] = asdict(found)
+        if options.compare:
+            others = plan_alternatives(options, source, parts=False)
+            text += f"\n\n{alternatives_text(others, source.plan)}"
+            fields["alternatives"] = alternative_fields(others)
         if options.output is not None:
             source.plan.save(options.output)
             text += f"\nwrote {options.output}"
@@ -122,7 +148,7 @@ def _frontier(options: argparse.Namespace) -> Answer:
     if options.picture is not None and options.picture.suffix != ".svg":
         options.error(f"--picture {options.picture} is no .svg file")
     traced, _ = trace_source(options)
-    wanted = {name: getattr(options, name) for name in ("over", "price", "tokens")}
+    wanted = {name: getattr(options, name) for name in _OF_FRONTIER}
     given = {name: value for name, value in wanted.items() if value is not None}
     bar = progress(options, "frontier", "search")
     with here(options, traced.cluster):
@@ -139,7 +165,7 @@ def _frontier(options: argparse.Namespace) -> Answer:
 
 def plan_fields(source: Source) -> dict[str, Any]:
     """What a plan decides, for machines."""
-    from alpa_runtime.plan.plan import parallelism_text
+    from alpa_runtime.plan.strategy import strategy_text
 
     plan = source.plan
     return {
@@ -149,7 +175,7 @@ def plan_fields(source: Source) -> dict[str, Any]:
         "num_micro_batches": plan.num_micro_batches,
         "exact": plan.exactness.exact,
         "schedule": plan.schedule,
-        "parallelism": parallelism_text(plan),
+        "strategy": strategy_text(plan),
         "predicted": dict(plan.predicted),
         "timed_out_solves": plan.timed_out_solves,
         "idle_reason": plan.idle_reason,

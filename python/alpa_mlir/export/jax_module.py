@@ -10,8 +10,9 @@ from typing import Any
 
 from alpa_runtime import trees
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import parallelism_text, plan_summary
+from alpa_runtime.plan.plan import plan_summary
 from alpa_runtime.plan.program import InputOp
+from alpa_runtime.plan.strategy import strategy_text
 from alpa_runtime.step_arguments import PlacementSpec, argument_placements, result_placements
 
 from alpa_mlir.errors import ExportError, PlanMismatchError
@@ -92,11 +93,11 @@ def export(plan: Plan) -> Exported:
 
 def _header(plan: Plan, names: Sequence[str], notes: Sequence[str]) -> str:
     args = ", ".join(names)
-    kinds = parallelism_text(plan)
+    kinds = strategy_text(plan)
     lines = [
         f"Shardings of {plan.name}, for `jax.jit`; alpa_mlir is not needed.",
         "",
-        *([f"Parallelism: {kinds}."] if kinds else []),
+        *([f"Strategy: {kinds}."] if kinds else []),
         plan_summary(plan),
         *(f"\nNote: {note}." for note in notes),
         "",

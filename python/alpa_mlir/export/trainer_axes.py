@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import axis_kinds, host_groups, parallelism_text, plan_summary
-from alpa_runtime.plan.text import spec_text
+from alpa_runtime.plan.plan import host_groups, plan_summary
+from alpa_runtime.plan.strategy import axis_kinds, strategy_of
 
 from alpa_mlir.errors import ExportError
 
@@ -85,10 +85,10 @@ def batch_rows(plan: Plan) -> int:
 
 def head_lines(plan: Plan, yours: str, notes: Sequence[str]) -> list[str]:
     """Comments at the top of a file: the plan, and what the file does not say."""
-    kinds = parallelism_text(plan)
+    kinds = strategy_of(plan).text
     return [
         f"# {plan_summary(plan)}.",
-        *([f"# Parallelism: {kinds}."] if kinds else []),
+        *([f"# Strategy: {kinds}."] if kinds else []),
         f"# For {sum(len(mesh.devices) for mesh in plan.meshes)} devices.",
         "#",
         f"# {yours}",
@@ -99,10 +99,11 @@ def head_lines(plan: Plan, yours: str, notes: Sequence[str]) -> list[str]:
 def weight_lines(plan: Plan) -> list[str]:
     """Comments on the largest weights, and how they lie."""
     lines = ["", "# The plan's weights, and the mesh axes that split each of their dimensions:"]
+    names = strategy_of(plan).axes
     for index, stage in enumerate(plan.stages):
         if len(plan.stages) > 1:
             lines.append(f"# stage {index}")
         for weight in sorted(stage.weights, key=lambda weight: -prod(weight.shape))[:12]:
             dims = "x".join(map(str, weight.shape))
-            lines.append(f"#   {weight.name} {dims} {spec_text(weight.spec)}")
+            lines.append(f"#   {weight.name} {dims} {names[stage.mesh].spec(weight.spec)}")
     return lines

@@ -19,7 +19,8 @@ import numpy as np
 from alpa_runtime.execution.program_merge import merge_programs
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import Exactness
-from alpa_runtime.plan.plan import VERSION, host_groups, parallelism_text
+from alpa_runtime.plan.modules import modules_of, stage_modules
+from alpa_runtime.plan.plan import VERSION, host_groups, idle_text, padded_text
 from alpa_runtime.plan.program import (
     AccumulateOp,
     AllReduceOp,
@@ -34,6 +35,7 @@ from alpa_runtime.plan.program import (
     ZeroOp,
 )
 from alpa_runtime.plan.stage import MeshInfo
+from alpa_runtime.plan.strategy import AxisNames, Strategy, strategy_of
 from alpa_runtime.plan.tensor import TensorSpec, numpy_name
 from alpa_runtime.plan.text import read_file
 from alpa_runtime.version import VERSION as PACKAGE_VERSION
@@ -58,12 +60,17 @@ from alpa_mlir.report._model import (
     Mesh,
     MicroBatches,
     Operand,
+    PlanFigures,
     ReportData,
     Spec,
     Stage,
     Tensors,
 )
+from alpa_mlir.report._names import alike, op_path
+from alpa_mlir.report._time import PARTS, roofline, time_uses
+from alpa_mlir.report.explanation import runner_up_text
 from alpa_mlir.simulator.costs import device_bytes, item_bytes, tensor_bytes
+from alpa_mlir.simulator.figures import Figures, figures_of
 
 if TYPE_CHECKING:
     from alpa_mlir.simulator import MemoryUse, Timeline
@@ -268,9 +275,13 @@ def _types(text: str) -> list[tuple[tuple[int, ...], str] | None]:
     return found
 
 
-def _specs(text: str, axes: Sequence[str]) -> list[tuple[Spec, tuple[str, ...]]]:
+def _specs(text: str, names: AxisNames) -> list[tuple[Spec, tuple[str, ...]]]:
+    axes = names.axes
+
     def named(numbers: str) -> tuple[str, ...]:
-        return tuple(axes[int(n)] if int(n) < len(axes) else f"axis {n}" for n in numbers)
+        return names.dimension(
+            [axes[int(n)] if int(n) < len(axes) else f"axis {n}" for n in numbers]
+        )
 
     found: list[tuple[Spec, tuple[str, ...]]] = []
     for match in _TENSOR.finditer(text):
@@ -281,7 +292,7 @@ def _specs(text: str, axes: Sequence[str]) -> list[tuple[Spec, tuple[str, ...]]]
 
 
 def read_operands(
-    chosen: str, types: str | None, reads: Sequence[str], axes: Sequence[str]
+    chosen: str, types: str | None, reads: Sequence[str], names: AxisNames
 ) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
     """Operands and results of an op.
 
@@ -289,15 +300,17 @@ def read_operands(
         chosen: their shardings.
         types: shapes and dtypes in the same form, or None if the plan does not say.
         reads: for each operand the argument that it is, or nothing.
-        axes: names of the mesh's axes.
+        names: of the mesh's axes.
 
     Example:
-        >>> read_operands("([S0, R]) -> [R, R] unreduced 0", "(8x4xf32) -> 8x4xf32", ["w"], "xy")[0]
+        >>> names = AxisNames.plain(("x", "y"), (2, 2))
+        >>> shardings, types = "([S0, R]) -> [R, R] unreduced 0", "(8x4xf32) -> 8x4xf32"
+        >>> read_operands(shardings, types, ["w"], names)[0]
         (Operand(name='w', shape=(8, 4), dtype='float32', spec=(('x',), ()), unreduced=()),)
     """
     sides: list[tuple[Operand, ...]] = []
     for side, text in enumerate(_parts(chosen)):
-        specs = _specs(text, axes)
+        specs = _specs(text, names)
         known = _types(_parts(types)[side]) if types else []
         tensors: list[Operand] = []
         for number, (spec, unreduced) in enumerate(specs):
@@ -311,63 +324,47 @@ def read_operands(
     return sides[0], sides[1]
 
 
-_SCOPES = re.compile(r"(?:transpose\()?jvp\(\w+\)\)?|alpa_\w+|jit\(step\)")
-_DIGITS = re.compile(r"\d+")
-
-
-def short_where(where: str) -> str:
-    """JAX's name without the scopes that the tracer adds.
-
-    Example:
-        >>> short_where("jit(step)/jvp(alpa_eqn_3)/jit(_block)/dot_general")
-        'jit(_block)/dot_general'
-    """
-    parts = [part for part in where.split("/") if part and not _SCOPES.fullmatch(part)]
-    return "/".join(parts) or where
-
-
-def alike(name: str) -> str:
-    """A name without its numbers: that of all layers.
-
-    Example:
-        >>> alike("state['layers'][12]['qkv']")
-        "state['layers'][*]['qkv']"
-    """
-    return _DIGITS.sub("*", name)
-
-
 Row = Mapping[str, Any]
 
 _LONGEST_BLOCK = 200  # Ops of a run that is looked for.
 
 
 def collect_layers(
-    plan: Plan, explanations: Sequence[Row | None]
+    plan: Plan, explanations: Sequence[Row | None], axes: Sequence[AxisNames]
 ) -> tuple[tuple[LayerGroup, ...], tuple[str, ...]]:
     """Groups in the order of their first layers, and what the plan does not say."""
     found: dict[Any, LayerGroup] = {}
+    weights: dict[Any, list[str]] = {}
     silent: list[int] = []
     old = False
     for number, explanation in enumerate(explanations):
         if not explanation:
             silent.append(number)
             continue
-        mesh = plan.meshes[plan.stages[number].mesh]
+        names = axes[plan.stages[number].mesh]
         layers: dict[int | None, list[LayerOp]] = {}
+        seconds = _stage_seconds(explanation)
         for row in explanation.get("decisions", ()):
             old = old or "types" not in row
             if row["op"] != "argument" and row["phase"] == "forward":
-                layers.setdefault(row.get("layer"), []).append(_op(row, mesh.axes))
+                layers.setdefault(row.get("layer"), []).append(_op(row, names, seconds))
         # What no layer has stands at the end.
         for layer, ops in sorted(layers.items(), key=lambda item: (item[0] is None, item[0] or 0)):
             blocks = _blocks(ops)
             forms = tuple((times, tuple(map(_form, block))) for times, block in blocks)
+            key = (names.shape, names.names, forms)
             group = found.setdefault(
-                (mesh.shape, mesh.axes, forms), LayerGroup(mesh.shape, mesh.axes, (), blocks)
+                key, LayerGroup(names.shape, names.names, names.kinds, (), "", blocks)
             )
-            found[mesh.shape, mesh.axes, forms] = replace(
-                group, layers=(*group.layers, (number, layer))
-            )
+            found[key] = replace(group, layers=(*group.layers, (number, layer)))
+            read = [tensor.name for op in ops for tensor in op.operands if tensor.name]
+            weights.setdefault(key, []).extend(read)
+    modules = modules_of(plan)
+    known = {weight.name for stage in plan.stages for weight in stage.weights}
+    groups = tuple(
+        replace(group, modules=modules.text(name for name in weights[key] if name in known))
+        for key, group in found.items()
+    )
     missing: list[str] = []
     if silent:
         stages = ", ".join(map(str, silent))
@@ -377,20 +374,26 @@ def collect_layers(
             "The plan was made by a compiler that did not note layers and shapes of ops; boxes are "
             "drawn without sizes, and all layers of a stage are one list."
         )
-    return tuple(found.values()), tuple(missing)
+    return groups, tuple(missing)
 
 
-def _op(row: Row, axes: Sequence[str]) -> LayerOp:
-    operands, results = read_operands(row["chosen"], row.get("types"), row.get("reads", ()), axes)
+def _stage_seconds(explanation: Row) -> float:
+    return sum(explanation.get(f"{name}_seconds", 0.0) for name in ("compute", "communication"))
+
+
+def _op(row: Row, names: AxisNames, stage_seconds: float) -> LayerOp:
+    operands, results = read_operands(row["chosen"], row.get("types"), row.get("reads", ()), names)
+    has_other = "runner_up" in row
     return LayerOp(
         row["op"].removeprefix("stablehlo."),
-        short_where(row["where"]),
+        op_path(row["where"]),
         operands,
         results,
         row["seconds"],
         row["choices"],
-        row.get("runner_up"),
+        names.in_text(row["runner_up"]) if has_other else None,
         row.get("runner_up_more_seconds"),
+        runner_up_text(row, stage_seconds) if has_other else "",
     )
 
 
@@ -478,21 +481,31 @@ def candidates(plan: Plan) -> tuple[Candidate, ...]:
     return tuple(sorted(rows, key=order))
 
 
-def compared(plan: Plan, others: Mapping[str, Plan]) -> tuple[Compared, ...]:
-    """Other plans, and what they decide otherwise."""
+def compared(plan: Plan, others: Mapping[str, Plan | str]) -> tuple[Compared, ...]:
+    """Other plans, and what they decide otherwise; text says why there is none."""
     rows: list[Compared] = []
     for name, other in others.items():
+        if isinstance(other, str):
+            rows.append(Compared(name, "", None, 0, 0, "", 0, None, other, (), 0))
+            continue
+        explanations = [other.explanation(index) for index in range(len(other.stages))]
         diff = plan.diff(other)
         changes = [*diff.decisions, *diff.predictions, *diff.shardings]
+        timeline, reason = _simulated(other)
         rows.append(
             Compared(
                 name,
-                other.predicted.get("step_seconds"),
-                other.peak_bytes,
+                strategy_of(other, explanations).text,
+                _figures(
+                    figures_of(other, timeline=timeline or reason, explanations=explanations),
+                    other.cluster,
+                ),
                 len(other.stages),
                 other.num_micro_batches,
                 other.schedule,
                 sum(len(mesh.devices) for mesh in other.meshes),
+                None if timeline is None else timeline.bubble_fraction,
+                "another step" if other.fingerprint != plan.fingerprint else "",
                 tuple((c.what, c.before, c.after) for c in changes[:_MOST_CHANGES]),
                 max(0, len(changes) - _MOST_CHANGES),
             )
@@ -500,10 +513,18 @@ def compared(plan: Plan, others: Mapping[str, Plan]) -> tuple[Compared, ...]:
     return tuple(rows)
 
 
-def collect_decisions(explanations: Sequence[Row | None]) -> tuple[tuple[Decision, ...], int]:
+def collect_decisions(
+    explanations: Sequence[Row | None], axes: Sequence[AxisNames]
+) -> tuple[tuple[Decision, ...], int]:
     """Decisions that had another choice, alike ones as one row, the dearest to change last; and
     how many rows there are in all."""
-    changeable = [item for item in _rows(explanations, "decisions") if "runner_up" in item[1]]
+    placed = _rows(explanations, "decisions")
+    changeable = [item for item in placed if "runner_up" in item[1]]
+    seconds = [_stage_seconds(found or {}) for found in explanations]
+
+    def least(members: Sequence[_Placed]) -> _Placed:
+        return min(members, key=lambda item: item[1]["runner_up_more_seconds"])
+
     rows = [
         Decision(
             op,
@@ -514,18 +535,21 @@ def collect_decisions(explanations: Sequence[Row | None]) -> tuple[tuple[Decisio
             len(members),
             max(row["choices"] for _, row in members),
             sum(row["seconds"] for _, row in members),
-            min(row["runner_up_more_seconds"] for _, row in members),
+            least(members)[1]["runner_up_more_seconds"],
+            runner_up_text(least(members)[1], seconds[least(members)[0]]),
             _stages_of(members),
         )
         for (op, where, phase, chosen, runner_up), members in _kinds(
-            changeable, "chosen", "runner_up"
+            changeable, axes, "chosen", "runner_up"
         )
     ]
     rows.sort(key=lambda row: -row.seconds)
     return tuple(rows[:_MOST_ROWS]), len(rows)
 
 
-def dear_ops(explanations: Sequence[Row | None]) -> tuple[tuple[DearOp, ...], int]:
+def dear_ops(
+    explanations: Sequence[Row | None], axes: Sequence[AxisNames]
+) -> tuple[tuple[DearOp, ...], int]:
     """What ops cost, alike ones as one row, the dearest first; and how many rows there are."""
     rows = [
         DearOp(
@@ -538,7 +562,7 @@ def dear_ops(explanations: Sequence[Row | None]) -> tuple[tuple[DearOp, ...], in
             sum(row["communication_seconds"] for _, row in members),
             _stages_of(members),
         )
-        for (op, where, phase, specs), members in _kinds(_rows(explanations, "ops"), "specs")
+        for (op, where, phase, specs), members in _kinds(_rows(explanations, "ops"), axes, "specs")
     ]
     rows.sort(key=lambda row: -(row.compute_seconds + row.communication_seconds))
     return tuple(rows[:_MOST_ROWS]), len(rows)
@@ -554,13 +578,15 @@ def _rows(explanations: Sequence[Row | None], table: str) -> list[_Placed]:
 
 
 def _kinds(
-    rows: Iterable[_Placed], *fields: str
+    rows: Iterable[_Placed], axes: Sequence[AxisNames], *fields: str
 ) -> Iterable[tuple[tuple[str, ...], list[_Placed]]]:
-    """Rows that are alike but for their layers, by op, place, phase and these fields."""
+    """Rows that are alike but for their layers, by op, place, phase and these shardings; `axes` has
+    the names of each stage's axes."""
     groups: dict[tuple[str, ...], list[_Placed]] = {}
     for stage, row in rows:
-        op, where = row["op"].removeprefix("stablehlo."), alike(short_where(row["where"]))
-        names = (op, where, row["phase"], *(row[field] for field in fields))
+        op, where = row["op"].removeprefix("stablehlo."), alike(op_path(row["where"]))
+        shardings = [axes[stage].in_text(row[field]) for field in fields]
+        names = (op, where, row["phase"], *shardings)
         groups.setdefault(names, []).append((stage, row))
     return groups.items()
 
@@ -609,7 +635,7 @@ class Flow:
     leaves: bool = False
 
 
-def collect_tensors(plan: Plan) -> Tensors:
+def collect_tensors(plan: Plan, axes: Sequence[AxisNames]) -> Tensors:
     """Every argument, result, and value that a stage keeps or hands on, of one micro-batch."""
     forms: dict[TensorSpec, dict[int, int]] = {}
     table: list[tuple[tuple[int, ...], str, tuple[tuple[str, ...], ...], float, float]] = []
@@ -625,7 +651,8 @@ def collect_tensors(plan: Plan) -> Tensors:
                 known[flow.mesh] = len(table)
                 t = flow.tensor
                 held = device_bytes(t, plan.meshes[flow.mesh])
-                table.append((t.shape, t.dtype, t.spec, tensor_bytes(t), held))
+                spec = tuple(map(axes[flow.mesh].dimension, t.spec))
+                table.append((t.shape, t.dtype, spec, tensor_bytes(t), held))
             names.append(flow.name)
             kinds.append(_flow_kind(flow))
             form.append(known[flow.mesh])
@@ -741,7 +768,10 @@ def axis_links(mesh: MeshInfo, host_of: Sequence[int]) -> tuple[str | None, ...]
 
 
 def collect_collectives(
-    plan: Plan, explanations: Sequence[Mapping[str, Any] | None], host_of: Sequence[int]
+    plan: Plan,
+    explanations: Sequence[Mapping[str, Any] | None],
+    host_of: Sequence[int],
+    axes: Sequence[AxisNames],
 ) -> tuple[Collective, ...]:
     """What the stages' own collectives take in a step, the dearest first."""
     rows: list[Collective] = []
@@ -755,7 +785,7 @@ def collect_collectives(
                 Collective(
                     number,
                     row["collective"],
-                    next(iter(mesh.axes[axis]), None),
+                    next(iter(axes[plan.stages[number].mesh].names[axis]), None),
                     next(iter(mesh.shape[axis]), None),
                     next(iter(links[axis]), None),
                     row["count"],
@@ -811,7 +841,7 @@ def link_kinds(timeline: Timeline) -> tuple[LinkKind, ...]:
 # Collects what a report shows from a plan, its simulation and what was recorded.
 
 #: Plans to stand beside this one, by name, or in order.
-Others = Mapping[str, Plan] | Sequence[Plan]
+Others = Mapping[str, Plan | str] | Sequence[Plan]
 
 
 def collect(
@@ -820,13 +850,15 @@ def collect(
     timeline: Timeline | None = None,
     record: RecordLike | None = None,
     compare: Others = (),
+    price: float | None = None,
 ) -> ReportData:
     """Everything that a report of a plan shows.
 
     Args:
         timeline: a simulation of this plan; by default it is simulated on its own cluster.
         record: what was recorded of its steps: a `Recording`, its trace, or the trace's file.
-        compare: plans to stand beside it.
+        compare: plans to stand beside it, or text that says why there is none.
+        price: of a device for an hour.
 
     Raises:
         PlanFormatError: an explanation of the plan is malformed, or `record` holds no steps.
@@ -836,6 +868,7 @@ def collect(
         4
     """
     missing: dict[str, tuple[str, ...]] = {}
+    reason = ""
     if timeline is None:
         timeline, reason = _simulated(plan)
         if reason:
@@ -853,11 +886,16 @@ def collect(
     if not hosts:
         missing["cluster"] = ("The plan does not say of which hosts its cluster is made.",)
     explanations = [plan.explanation(number) for number in range(len(plan.stages))]
+    strategy = strategy_of(plan, explanations)
+    axes = strategy.axes
+    of_stages = [axes[stage.mesh] for stage in plan.stages]
     with _readable("stage_*.explain.json", "plan the step again, or remove these files"):
-        layers, unsaid = collect_layers(plan, explanations)
-        decisions, all_decisions = collect_decisions(explanations)
-        ops, all_ops = dear_ops(explanations)
-        collectives = collect_collectives(plan, explanations, host_of)
+        layers, unsaid = collect_layers(plan, explanations, axes)
+        decisions, all_decisions = collect_decisions(explanations, of_stages)
+        ops, all_ops = dear_ops(explanations, of_stages)
+        collectives = collect_collectives(plan, explanations, host_of, axes)
+        time = time_uses(plan, explanations, timeline)
+        roofs = roofline(plan, explanations)
     if unsaid:
         missing["sharding"] = unsaid
     silent = [str(number) for number, found in enumerate(explanations) if not found]
@@ -885,13 +923,18 @@ def collect(
         merge_programs(plan)  # The simulator has done so.
     with _readable("record", "give what `step.record` or its file holds"):
         real = None if record is None else real_activity(record)
-    tensors = collect_tensors(plan)
+    tensors = collect_tensors(plan, axes)
+    figures = figures_of(plan, timeline=timeline or reason, price=price, explanations=explanations)
     others = compare if isinstance(compare, Mapping) else _named(compare)
     return ReportData(
-        _header(plan, cluster, hosts, timeline, real, tensors, certificates),
+        _header(plan, cluster, hosts, timeline, real, tensors, certificates, strategy, figures),
+        _figures(figures, cluster),
+        PARTS,
+        time,
+        roofs,
         _micro_batches(plan.exactness),
         hosts,
-        tuple(_mesh(mesh, host_of) for mesh in plan.meshes),
+        tuple(_mesh(mesh, host_of, axes[i]) for i, mesh in enumerate(plan.meshes)),
         _stages(plan),
         tensors,
         layers,
@@ -955,7 +998,7 @@ def _hosts(cluster: Mapping[str, Any]) -> tuple[HostGroup, ...]:
     return tuple(groups)
 
 
-def _mesh(mesh: MeshInfo, host_of: Sequence[int]) -> Mesh:
+def _mesh(mesh: MeshInfo, host_of: Sequence[int], names: AxisNames) -> Mesh:
     runs: list[list[int]] = []
     for device in mesh.devices:
         if runs and device == sum(runs[-1]):
@@ -963,7 +1006,8 @@ def _mesh(mesh: MeshInfo, host_of: Sequence[int]) -> Mesh:
         else:
             runs.append([device, 1])
     links = axis_links(mesh, host_of)
-    return Mesh(mesh.shape, mesh.axes, tuple((first, count) for first, count in runs), links)
+    devices = tuple((first, count) for first, count in runs)
+    return Mesh(mesh.shape, names.names, names.kinds, devices, links)
 
 
 def _stages(plan: Plan) -> tuple[Stage, ...]:
@@ -971,6 +1015,7 @@ def _stages(plan: Plan) -> tuple[Stage, ...]:
         Stage(
             stage.mesh,
             stage.layers,
+            modules,
             stage.predicted.get("forward_seconds"),
             stage.predicted.get("backward_seconds"),
             stage.predicted.get("update_seconds"),
@@ -979,7 +1024,7 @@ def _stages(plan: Plan) -> tuple[Stage, ...]:
             int(stage.predicted.get("rematerialized_layers", 0)),
             len(stage.weights),
         )
-        for stage in plan.stages
+        for stage, modules in zip(plan.stages, stage_modules(plan), strict=True)
     )
 
 
@@ -991,6 +1036,8 @@ def _header(
     real: Activity | None,
     tensors: Tensors,
     certificates: Sequence[Certificate],
+    strategy: Strategy,
+    figures: Figures,
 ) -> Header:
     kinds = Counter[str]()
     for group in hosts:
@@ -998,11 +1045,6 @@ def _header(
     used = sum(len(mesh.devices) for mesh in plan.meshes)
     weights = _weights(tensors)
     state = [info for info in plan.inputs if info.kind == "state" and info.is_given]
-    by_dtype = Counter[str]()
-    for shape, dtype in weights:
-        by_dtype[dtype] += int(prod(shape) * item_bytes(dtype))
-    dtype = max(by_dtype, key=lambda name: by_dtype[name]) if by_dtype else None
-    peak, capacity = _memory(plan, timeline)
     statuses = [row.status for row in certificates]
     gaps = [row.gap for row in certificates if row.gap is not None]
     return Header(
@@ -1015,18 +1057,12 @@ def _header(
         stages=len(plan.stages),
         num_micro_batches=plan.num_micro_batches,
         schedule=plan.schedule,
-        parallelism=parallelism_text(plan),
+        strategy=strategy.text,
         predicted_seconds=plan.predicted.get("step_seconds"),
         simulated_seconds=None if timeline is None else timeline.step_seconds,
         real_seconds=() if real is None else tuple(end - start for start, end in real.steps),
-        examples=_examples(plan),
-        model_flops=None if timeline is None else timeline.model_flops,
-        tflops_per_device=None if timeline is None else timeline.tflops_per_device,
-        peak_tflops=_peak_tflops(cluster, dtype),
-        dtype=dtype,
         bubble_fraction=None if timeline is None else timeline.bubble_fraction,
-        peak_bytes=peak,
-        capacity_bytes=capacity,
+        notes=tuple(filter(None, (idle_text(plan), padded_text(plan)))),
         weights=sum(prod(shape) for shape, _ in weights),
         state_bytes=sum(prod(info.shape) * item_bytes(info.dtype) for info in state),
         solver=_worst(statuses) if len(statuses) == len(plan.stages) else None,
@@ -1058,33 +1094,30 @@ def _worst(statuses: Sequence[str]) -> str | None:
     return others[0] if others else (statuses[0] if statuses else None)
 
 
-def _memory(plan: Plan, timeline: Timeline | None) -> tuple[float | None, float | None]:
-    """Of the device with the least room left: what it needs, and what it has."""
-    if timeline is not None:
-        rows = [(use.peak_bytes, use.capacity_bytes) for use in timeline.memory]
-        return max(rows, key=lambda row: row[0] / (row[1] or 1.0), default=(None, None))
-    return plan.peak_bytes, None
-
-
-def _peak_tflops(cluster: Mapping[str, Any], dtype: str | None) -> float | None:
-    """What the slowest device could do; float32 stands in for dtypes without a rate."""
+def _figures(found: Figures, cluster: Mapping[str, Any]) -> PlanFigures:
+    fullest, peak = found.fullest, found.peak_flops
+    has_tokens = found.tokens is not None
     types: Mapping[str, Any] = cluster.get("device_types", {})
-    peaks: list[float] = []
-    for kind in types.values():
-        rates: Mapping[str, Any] = kind.get("peak_flops", {})
-        name = "float8" if dtype is not None and dtype.startswith("float8") else dtype
-        rate: Any = rates.get(name or "", rates.get("float32"))
-        if not isinstance(rate, int | float):
-            return None
-        peaks.append(float(rate))
-    return min(peaks) / 1e12 if peaks and dtype is not None else None
-
-
-def _examples(plan: Plan) -> int | None:
-    """Examples of a step, if its batch arguments agree on them."""
-    sizes = {
-        info.shape[0]
-        for info in plan.inputs
-        if info.kind == "batch" and info.shape and not info.per_micro_batch
-    }
-    return sizes.pop() * plan.num_micro_batches if len(sizes) == 1 else None
+    widths = [kind.get("memory_bandwidth") for kind in types.values()]
+    return PlanFigures(
+        found.step_seconds,
+        found.tokens_per_second if has_tokens else found.examples_per_second,
+        "tokens" if has_tokens else "rows",
+        found.examples,
+        found.tokens,
+        found.mfu,
+        found.hfu,
+        found.model_flops,
+        found.hardware_flops,
+        found.dtype,
+        None if peak is None else peak / found.num_devices / 1e12,
+        float(widths[0]) if len(widths) == 1 and widths[0] else None,
+        None if fullest is None else fullest.bound_bytes,
+        None if fullest is None else fullest.capacity_bytes,
+        found.gap,
+        found.is_optimal,
+        None if found.published is None else found.published.error,
+        0 if found.published is None else found.published.runs,
+        found.unit_price,
+        "1B tokens" if has_tokens else "1M rows",
+    )

@@ -14,6 +14,8 @@ _SCRIPTS = (
     "base.js",
     "charts.js",
     "summary.js",
+    "comparison.js",
+    "time.js",
     "cluster.js",
     "boxes.js",
     "layers.js",

@@ -15,11 +15,8 @@ class Header:
     """The figures at the top.
 
     Attributes:
-        parallelism: its kinds, in words; empty if the plan does not say.
-        examples: of a step, by the first dimension of its batch.
-        tflops_per_device: 10^12 FLOP/s, recomputed ones included.
-        peak_tflops: what a device could do in `dtype`, in which most weight bytes are read.
-        peak_bytes, capacity_bytes: of the device with the least room left.
+        strategy: its parallelism, in words; empty if the plan does not say.
+        notes: on devices that are idle and dimensions that are padded.
         weights: how many numbers the forward pass reads as state.
         solver: `optimal` if each stage was proven best, else the worst status.
     """
@@ -33,18 +30,12 @@ class Header:
     stages: int
     num_micro_batches: int
     schedule: str
-    parallelism: str
+    strategy: str
     predicted_seconds: float | None
     simulated_seconds: float | None
     real_seconds: tuple[float, ...]
-    examples: int | None
-    model_flops: float | None
-    tflops_per_device: float | None
-    peak_tflops: float | None
-    dtype: str | None
     bubble_fraction: float | None
-    peak_bytes: float | None
-    capacity_bytes: float | None
+    notes: tuple[str, ...]
     weights: int
     state_bytes: float
     solver: str | None
@@ -54,6 +45,62 @@ class Header:
     version: str
     plan_version: int
     fingerprint: str | None
+
+
+@dataclass(frozen=True)
+class PlanFigures:
+    """Figures of a plan, as `alpa_mlir.simulator.figures.Figures` has them.
+
+    Attributes:
+        rate, rate_of: a second's tokens or rows, and which they are.
+        peak_tflops, bandwidth: of one of the devices, in the type in which products are computed;
+            bandwidth in bytes a second.
+        bound_bytes, capacity_bytes: of the device with the least room left.
+        unit_price, unit: what so many tokens or rows cost.
+        published_error, published_runs: how far predictions are from published runs of the preset.
+    """
+
+    step_seconds: float | None
+    rate: float | None
+    rate_of: str
+    rows: int | None
+    tokens: int | None
+    mfu: float | None
+    hfu: float | None
+    model_flops: float | None
+    hardware_flops: float | None
+    dtype: str | None
+    peak_tflops: float | None
+    bandwidth: float | None
+    bound_bytes: float | None
+    capacity_bytes: float | None
+    gap: float | None
+    is_optimal: bool
+    published_error: float | None
+    published_runs: int
+    unit_price: float | None
+    unit: str
+
+
+@dataclass(frozen=True)
+class TimeUse:
+    """What a device of a mesh spends a step on: seconds of each of `time_parts`. Without a mesh,
+    the mean of all devices."""
+
+    mesh: int | None
+    stages: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RooflinePoint:
+    """Of a stage's forward or backward runs on one device: FLOPs for a byte of memory traffic, and
+    FLOP/s."""
+
+    stage: int
+    phase: str
+    intensity: float
+    flops_per_second: float
 
 
 @dataclass(frozen=True)
@@ -86,21 +133,24 @@ class HostGroup:
 
 @dataclass(frozen=True)
 class Mesh:
-    """`devices` are runs (first, count) in row-major order; `links` says of each axis what its
-    groups of devices are joined by: `host` or `network`, None if unknown."""
+    """`devices` are runs (first, count) in row-major order; `axes` are named by what they do,
+    `kinds` without the number that tells apart those that do the same; `links` says of each axis
+    what its groups of devices are joined by: `host` or `network`, None if unknown."""
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
+    kinds: tuple[str, ...]
     devices: tuple[tuple[int, int], ...]
     links: tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """`layers` are [first, end)."""
+    """`layers` are [first, end), `modules` the parts of the model that they are, by its names."""
 
     mesh: int
     layers: tuple[int, int]
+    modules: str
     forward_seconds: float | None
     backward_seconds: float | None
     update_seconds: float | None
@@ -142,7 +192,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class LayerOp:
-    """An op of the forward pass that the solver decided about; seconds are those of a step."""
+    """An op of the forward pass that the solver decided about; seconds are those of a step, `more`
+    says in words what its runner-up costs."""
 
     op: str
     where: str
@@ -152,6 +203,7 @@ class LayerOp:
     choices: int
     runner_up: str | None
     more_seconds: float | None
+    more: str
 
 
 @dataclass(frozen=True)
@@ -160,13 +212,16 @@ class LayerGroup:
 
     Attributes:
         layers: (stage, layer) of each; the layer is None where the plan does not say.
+        modules: the parts of the model that they are, by its own names.
         blocks: (times, ops): the ops of such a layer in order, runs that repeat as one; seconds
             are means of the repeats.
     """
 
     mesh_shape: tuple[int, ...]
     axes: tuple[str, ...]
+    kinds: tuple[str, ...]
     layers: tuple[tuple[int, int | None], ...]
+    modules: str
     blocks: tuple[tuple[int, tuple[LayerOp, ...]], ...]
 
 
@@ -255,6 +310,7 @@ class Decision:
         seconds: of a step, all of them together.
         more_seconds: at most so much longer takes the step if one of them falls as the runner-up
             says; of the one where that is least.
+        more: the same in words.
     """
 
     op: str
@@ -266,6 +322,7 @@ class Decision:
     choices: int
     seconds: float
     more_seconds: float
+    more: str
     stages: tuple[int, ...]
 
 
@@ -301,15 +358,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Compared:
-    """Another plan beside this one; changes are (what, here, there)."""
+    """Another plan beside this one; changes are (what, here, there). `reason` says why there
+    is none, or why it cannot be compared."""
 
     name: str
-    seconds: float | None
-    peak_bytes: float | None
+    strategy: str
+    figures: PlanFigures | None
     stages: int
     num_micro_batches: int
     schedule: str
     devices: int
+    bubble_fraction: float | None
+    reason: str
     changes: tuple[tuple[str, str | None, str | None], ...]
     more_changes: int
 
@@ -337,6 +397,10 @@ class ReportData:
     """
 
     header: Header
+    figures: PlanFigures
+    time_parts: tuple[str, ...]
+    time: tuple[TimeUse, ...]
+    roofline: tuple[RooflinePoint, ...]
     micro_batches: MicroBatches
     hosts: tuple[HostGroup, ...]
     meshes: tuple[Mesh, ...]

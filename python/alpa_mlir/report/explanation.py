@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import PlanLike, as_plan, idle_text, padded_text, parallelism_text
+from alpa_runtime.plan.plan import PlanLike, as_plan, idle_text, padded_text
 from alpa_runtime.plan.stage import StageInfo
+from alpa_runtime.plan.strategy import AxisNames, strategy_of
 from alpa_runtime.plan.text import bytes_text, seconds_text, table
 
 from alpa_mlir.errors import AlpaError
+from alpa_mlir.report._names import op_path
 from alpa_mlir.simulator import simulate
 
 Row = Mapping[str, Any]
@@ -40,8 +42,9 @@ def explain(plan: PlanLike, op: str = "", most: int = 20) -> str:
         >>> print(explain(planned.plan, op="qkv"))  # doctest: +SKIP
     """
     plan = as_plan("explain", plan)
-    words = parallelism_text(plan)
-    heads = (idle_text(plan), words and f"parallelism: {words}", padded_text(plan))
+    strategy = strategy_of(plan)
+    words = strategy.text and f"strategy: {strategy.text}"
+    heads = (idle_text(plan), words, padded_text(plan))
     lines = [line for line in heads if line]
     for number in range(len(plan.stages)):
         found = plan.explanation(number)
@@ -49,7 +52,8 @@ def explain(plan: PlanLike, op: str = "", most: int = 20) -> str:
         if not found:
             lines.append("  the plan says nothing about it")
             continue
-        lines += ["  " + line for line in _stage_lines(found, op, most)]
+        names = strategy.axes[plan.stages[number].mesh]
+        lines += ["  " + line for line in _stage_lines(found, names, op, most)]
     return "\n".join(lines)
 
 
@@ -66,7 +70,7 @@ def _hidden_and_exposed(found: Row) -> tuple[float, float]:
     )
 
 
-def _stage_lines(found: Row, op: str, most: int) -> list[str]:
+def _stage_lines(found: Row, names: AxisNames, op: str, most: int) -> list[str]:
     hidden, exposed = _hidden_and_exposed(found)
     copies = float(found.get("host_seconds", 0.0))
     total = found["compute_seconds"] + found["communication_seconds"] + found["held_bytes_seconds"]
@@ -89,10 +93,11 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
         lines.append(f"{_time(beside)} of such copies more are hidden by other work")
     lines.append("communication")
     for row in sorted(found["communication"], key=lambda row: -row["seconds"]):
-        axis = f"axis {row['axis']}" if "axis" in row else "any axis"
+        axis = names.axis(row["axis"]) if "axis" in row else "all axes"
+        kind = row["collective"].replace("_", "-")
         lines.append(
-            f"  {row['collective']:<20} {axis:<8} {row['count']:>6} times "
-            f"{row['bytes'] / 1e6:>12.3f} MB {_time(row['seconds']):>12}"
+            f"  {kind:<20} over {axis:<9} {row['count']:>6} times "
+            f"{bytes_text(row['bytes']):>9} {_time(row['seconds']):>12}"
         )
 
     lines += _constraint_lines(found)
@@ -110,7 +115,7 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
             f"  {_time(row['compute_seconds']):>12} computing "
             f"{_time(row['communication_seconds']):>12} communicating  {_describe(row)}"
         )
-        lines.append(f"      {row['specs']}")
+        lines.append(f"      {names.in_text(row['specs'])}")
     lines += _whole_lines(wanted(found["ops"]), total + exposed)
     lines += _repeated_lines(wanted(found["ops"]), found.get("repeated_seconds", 0.0))
     lines += _unaligned_lines(wanted(found["ops"]))
@@ -119,10 +124,10 @@ def _stage_lines(found: Row, op: str, most: int) -> list[str]:
     lines.append(f"decisions by cost, {min(most, len(decisions))} of {len(decisions)}")
     for row in decisions[:most]:
         lines.append(f"  {_time(row['seconds']):>12}  {_describe(row)}: one of {row['choices']}")
-        lines.append(f"      chosen    {row['chosen']}")
+        lines.append(f"      chosen    {names.in_text(row['chosen'])}")
         if "runner_up" in row:
-            more = _time(row["runner_up_more_seconds"])
-            lines.append(f"      runner-up {row['runner_up']}: the step takes {more} more")
+            other = names.in_text(row["runner_up"])
+            lines.append(f"      runner-up {other}: {runner_up_text(row, total + exposed)}")
     return lines
 
 
@@ -259,8 +264,20 @@ def _whole_tokens_lines(rows: list[Row]) -> list[str]:
     return [f"  attention keeps its tokens whole: {reason}" for reason in reasons]
 
 
+_TIE = 1e-6  # Of a stage's seconds.
+
+
+def runner_up_text(row: Row, stage_seconds: float) -> str:
+    """What the runner-up of a decision costs, which is found without regard to memory."""
+    more: float = row["runner_up_more_seconds"]
+    if abs(more) <= _TIE * stage_seconds:
+        return "a tie"
+    return "no slower, memory left out" if more < 0 else f"the step takes {_time(more)} more"
+
+
 def _describe(row: Row) -> str:
-    return " ".join(part for part in (row["op"], row["where"], row["phase"]) if part)
+    op = row["op"].removeprefix("stablehlo.").removeprefix("chlo.")
+    return " ".join(part for part in (op, op_path(row["where"]), row["phase"]) if part)
 
 
 def _time(seconds: float) -> str:

@@ -7,25 +7,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from alpa_runtime.plan import Plan
+from alpa_runtime.plan.strategy import strategy_text
 from alpa_runtime.plan.text import bytes_text, seconds_text, table
 
-from alpa_mlir.errors import AlpaError
-from alpa_mlir.methods.automatic import AutoParallel, ShardParallel
+from alpa_mlir.errors import AlpaError, InfeasiblePlanError
+from alpa_mlir.methods.automatic import AutoParallel
 from alpa_mlir.methods.method import Method
+from alpa_mlir.simulator.figures import amount_text, figures_of, percent_text
 from alpa_mlir.stages import TracedStep
 
-#: Methods with all devices as one mesh, and what they are called.
-_SHARDINGS = {
-    "auto": "one mesh, best shardings",
-    "data-parallel": "data parallelism",
-    "zero-2": "ZeRO, stage 2",
-    "zero-3": "ZeRO, stage 3",
+#: Ways that people take by hand: what they are called, their pipeline and shardings.
+BASELINES = {
+    "data parallel": ("intra-only", "data-parallel"),
+    "FSDP": ("intra-only", "zero-3"),
+    "Megatron-LM, best grid": ("uniform", "megatron-zero-1"),
 }
-#: Pipelines of the search that are parts of all.
-_PIPELINES = {
-    "inter-only": "pipeline, a device each stage",
-    "equal-layer": "pipeline, equal layers",
-    "uniform": "pipeline, equal layers and meshes",
+#: Parts of what is searched.
+PARTS = {
+    "no pipeline": ("intra-only", "auto"),
+    "pipeline, a device each stage": ("inter-only", "auto"),
+    "pipeline, equal layers": ("equal-layer", "auto"),
+    "pipeline, equal layers and meshes": ("uniform", "auto"),
 }
 _SHARED = (
     "layers",
@@ -47,11 +49,13 @@ class Alternative:
     Attributes:
         plan: the best plan of that kind; None if there is none.
         reason: why there is none.
+        fits: False if there is none because of memory.
     """
 
     name: str
     plan: Plan | None
     reason: str = ""
+    fits: bool = True
 
     @property
     def seconds(self) -> float | None:
@@ -63,48 +67,79 @@ class Alternative:
         """The most memory that a device needs."""
         return None if self.plan is None else self.plan.peak_bytes
 
+    @property
+    def why_not(self) -> str:
+        """Why there is no plan, in a few words and the reason."""
+        return f"{'no plan' if self.fits else 'does not fit'}: {self.reason}"
 
-def alternatives_text(found: Sequence[Alternative], chosen: float | None) -> str:
-    """A table of those that have a plan, and for the others why not.
 
-    Args:
-        chosen: predicted seconds of the plan that was chosen.
-    """
-    header = ("other ways", "a step", "of this plan", "memory/device")
+def alternatives_text(found: Sequence[Alternative], chosen: Plan) -> str:
+    """A table of the chosen plan and of others beside it, and why some have none."""
     rows: list[list[str]] = []
     lines: list[str] = []
-    for other in found:
-        if other.seconds is None:
-            lines.append(f"- no plan for {other.name}: {other.reason}")
+    best = chosen.predicted.get("step_seconds")
+    rate = "rows/s"
+    for other in (Alternative("this plan", chosen), *found):
+        if other.plan is None:
+            rows.append([other.name, other.why_not.partition(":")[0], *[""] * 5])
+            lines.append(f"- {other.name}: {other.reason}")
             continue
-        times = f"{other.seconds / chosen:.3g} x" if chosen else ""
-        memory = bytes_text(other.peak_bytes or 0)
-        rows.append([other.name, seconds_text(other.seconds), times, memory])
-    return "\n".join(([table(header, rows)] if rows else []) + lines)
+        figures = figures_of(other.plan)
+        fullest = figures.fullest
+        if figures.tokens is not None:
+            rate = "tokens/s"
+        each = figures.tokens_per_second or figures.examples_per_second
+        rows.append(
+            [
+                other.name,
+                "" if other.seconds is None else seconds_text(other.seconds),
+                _times(other.seconds, best),
+                "" if each is None else amount_text(each),
+                "" if figures.mfu is None else percent_text(figures.mfu),
+                "" if fullest is None else bytes_text(fullest.bound_bytes),
+                strategy_text(other.plan),
+            ]
+        )
+    header = ("way", "a step", "time", rate, "MFU", "memory/device", "strategy")
+    return "\n".join([table(header, rows), *lines])
+
+
+def _times(seconds: float | None, best: float | None) -> str:
+    if not seconds or not best:
+        return ""
+    return f"{seconds / best:.2f} x"
 
 
 def alternatives(
-    step: TracedStep, progress: Callable[[int, int, str], None] | None = None
+    step: TracedStep,
+    progress: Callable[[int, int, str], None] | None = None,
+    *,
+    parts: bool = True,
 ) -> tuple[Alternative, ...]:
-    """Plan a step in each of the ways that have names, for its cluster.
+    """Plan a step in each of the ways that have names, for its cluster: data parallel, FSDP, and
+    the best of Megatron-LM's grids of data, tensor and pipeline parallelism, all with whatever
+    number of micro-batches, schedule and rematerialization are best for them.
 
-    Layers, memory and the like are as the step's method has them. Pipelines search the number of
-    micro-batches; a step that comes from a file has its own.
+    Layers, memory and the like are as the step's method has them; a step that comes from a file has
+    its own number of micro-batches.
 
     Args:
         progress: called with (done, total, name).
+        parts: also parts of what is searched: one mesh, and simple pipelines.
 
     Example:
         >>> for other in alternatives(train_step.trace(state, batch)):     # doctest: +SKIP
         ...     print(other.name, other.seconds)
     """
     found: list[Alternative] = []
-    named = list(_named(step))
+    named = list(_named(step, BASELINES | PARTS if parts else BASELINES))
     for number, (name, method) in enumerate(named):
         if progress is not None:
             progress(number, len(named), name)
         try:
             found.append(Alternative(name, step.plan(method=method).plan))
+        except InfeasiblePlanError as error:
+            found.append(Alternative(name, None, error.what, fits=False))
         except AlpaError as error:
             found.append(Alternative(name, None, error.what))
     if progress is not None:
@@ -112,16 +147,14 @@ def alternatives(
     return tuple(found)
 
 
-def _named(step: TracedStep) -> Iterator[tuple[str, Method]]:
+def _named(step: TracedStep, ways: dict[str, tuple[str, str]]) -> Iterator[tuple[str, Method]]:
     base = step.method
     shared: dict[str, Any] = {name: getattr(base, name) for name in _SHARED}
-    given: Any = base.num_micro_batches
-    for method, name in _SHARDINGS.items():
-        # One mesh gains nothing from several, unless memory asks for them.
-        count = given if isinstance(given, int) else 1
-        yield name, ShardParallel(**shared, method=method, num_micro_batches=count)
     searched = base if isinstance(base, AutoParallel) else AutoParallel(**shared)
     if step.fn is None:
-        searched = replace(searched, num_micro_batches=given)
-    for pipeline, name in _PIPELINES.items():
-        yield name, replace(searched, pipeline=pipeline, finalists=0)
+        searched = replace(searched, num_micro_batches=base.num_micro_batches)
+    for name, (pipeline, shardings) in ways.items():
+        yield (
+            name,
+            replace(searched, pipeline=pipeline, method=shardings, finalists=0, max_devices=None),
+        )

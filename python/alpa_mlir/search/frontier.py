@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from alpa_runtime.parallel_step import Progress, progress_bar
+from alpa_runtime.plan.interface import tokens_of
 from alpa_runtime.plan.text import bytes_text, seconds_text, table
 
 from alpa_mlir.cluster import Cluster
@@ -24,7 +25,7 @@ from alpa_mlir.search.planner import (
     search_best,
     signature_json,
 )
-from alpa_mlir.trace.tracing import Input, Traced
+from alpa_mlir.trace.tracing import Traced
 
 Axis = Literal["memory", "devices"]
 AXES: tuple[Axis, ...] = ("memory", "devices")
@@ -201,30 +202,6 @@ def money_text(amount: float | None) -> str:
         return "0"
     digits = max(0, 3 - int(log(amount, 10) if amount >= 1 else log(amount, 10) - 1))
     return f"{amount:.{digits}f}"
-
-
-def tokens_of(inputs: Sequence[Input]) -> tuple[int, str] | None:
-    """Tokens of a step, and which argument was counted: the largest batch of integers of two
-    dimensions, examples by positions; None if there is none.
-
-    Example:
-        >>> ids = Input("batch['ids']", (8, 128), "int32", "batch")
-        >>> tokens_of([ids, Input("batch['label']", (8,), "int32", "batch")])
-        (1024, "8 x 128 of batch['ids']")
-    """
-    rows = [
-        item
-        for item in inputs
-        if item.kind == "batch"
-        and len(item.shape) == 2
-        and item.shape[1] > 1
-        and item.dtype.startswith(("int", "uint"))
-    ]
-    if not rows:
-        return None
-    largest = max(rows, key=lambda item: item.shape[0] * item.shape[1])
-    examples, positions = largest.shape
-    return examples * positions, f"{examples} x {positions} of {largest.name}"
 
 
 def find_frontier(

@@ -43,6 +43,22 @@ def device_bytes(tensor: TensorSpec, mesh: MeshInfo) -> float:
     return prod(dims) * item_bytes(tensor.dtype)
 
 
+def flops_of(plan: Plan, *functions: str) -> float | None:
+    """FLOPs of one call of these functions of each stage, on all devices together; None if the plan
+    does not say."""
+    if any("forward_flops" not in stage.predicted for stage in plan.stages):
+        return None
+    return sum(s.predicted.get(f"{name}_flops", 0.0) for s in plan.stages for name in functions)
+
+
+def hardware_flops(plan: Plan) -> float | None:
+    """FLOPs of a step on all devices together, with what is computed again; what devices compute
+    alike counts once. None if the plan does not say."""
+    each = flops_of(plan, "forward", "backward")
+    once = flops_of(plan, "prepare", "barrier", "update")
+    return None if each is None or once is None else each * plan.num_micro_batches + once
+
+
 def function_seconds(plan: Plan) -> dict[tuple[int, str], float]:
     """Predicted seconds of one call of each stage's functions, by (stage, function).
 

@@ -37,7 +37,7 @@ from alpa_runtime.plan.text import bytes_text, ranges_text, seconds_text, table
 from numpy.typing import NDArray
 
 from alpa_mlir.cluster import Cluster
-from alpa_mlir.simulator.costs import BACKWARD_PARTS, device_bytes
+from alpa_mlir.simulator.costs import BACKWARD_PARTS, device_bytes, hardware_flops
 from alpa_mlir.simulator.engine import RUN, Record, Step, Steps, Work, execute
 
 # State that the step is given counts from the beginning, other buffers from the instruction that
@@ -502,27 +502,9 @@ class Timeline:
         return memory_use(self.plan, self.record, self.work.steps, capacities)
 
     @property
-    def model_flops(self) -> float | None:
-        """FLOPs of the step on all devices together; None if the plan does not say.
-
-        What rematerialization computes again counts again.
-        """
-        total = 0.0
-        for stage in self.plan.stages:
-            if "forward_flops" not in stage.predicted:
-                return None
-            each = stage.predicted["forward_flops"] + stage.predicted.get("backward_flops", 0.0)
-            total += each * self.plan.num_micro_batches
-            total += sum(
-                stage.predicted.get(f"{name}_flops", 0.0)
-                for name in ("prepare", "barrier", "update")
-            )
-        return total
-
-    @property
     def tflops_per_device(self) -> float | None:
         """10^12 FLOP/s of each device on average; None if the plan does not say the FLOPs."""
-        flops = self.model_flops
+        flops = hardware_flops(self.plan)
         if flops is None or not self.step_seconds:
             return None
         devices = sum(len(mesh.devices) for mesh in self.plan.meshes)

@@ -6,7 +6,7 @@ import ast
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -401,3 +401,40 @@ class CallInfo:
             "output_keys": keys(self.output_keys),
             **({"interleaved": rounds} if rounds else {}),
         }
+
+
+class Batch(Protocol):
+    """An argument with its whole batch: an `InputInfo`, or what a trace has for one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+
+
+def tokens_of(inputs: Sequence[Batch]) -> tuple[int, str] | None:
+    """Tokens of a step, and which argument was counted: the largest batch of integers of two
+    dimensions, examples by positions; None if there is none.
+
+    Example:
+        >>> ids = InputInfo("batch['ids']", (8, 128), "int32", "batch", None)
+        >>> tokens_of([ids, InputInfo("batch['label']", (8,), "int32", "batch", None)])
+        (1024, "8 x 128 of batch['ids']")
+    """
+    rows = [
+        item
+        for item in inputs
+        if item.kind == "batch"
+        and len(item.shape) == 2
+        and item.shape[1] > 1
+        and item.dtype.startswith(("int", "uint"))
+    ]
+    if not rows:
+        return None
+    largest = max(rows, key=lambda item: item.shape[0] * item.shape[1])
+    examples, positions = largest.shape
+    return examples * positions, f"{examples} x {positions} of {largest.name}"

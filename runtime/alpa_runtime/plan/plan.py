@@ -35,9 +35,11 @@ from alpa_runtime.plan.interface import (
     check_pieces,
     join_pieces,
 )
+from alpa_runtime.plan.modules import stage_modules
 from alpa_runtime.plan.program import Order, ProgramInfo, collector_paused, order_lines, read_order
 from alpa_runtime.plan.reshard import ReshardInfo
 from alpa_runtime.plan.stage import MOST_DEVICES, MeshInfo, StageInfo
+from alpa_runtime.plan.strategy import AxisNames, Strategy, strategy_of
 from alpa_runtime.plan.tensor import TensorReader
 from alpa_runtime.plan.text import (
     Node,
@@ -47,7 +49,6 @@ from alpa_runtime.plan.text import (
     read_file,
     read_json,
     seconds_text,
-    spec_text,
     table,
 )
 
@@ -492,8 +493,9 @@ class PlanDiff:
 
 def diff_plans(first: Plan, second: Plan) -> PlanDiff:
     """See `Plan.diff`."""
-    before, after = _decisions(first), _decisions(second)
-    split, split_after = _shardings(first), _shardings(second)
+    one, other = strategy_of(first), strategy_of(second)
+    before, after = _decisions(first, one), _decisions(second, other)
+    split, split_after = _shardings(first, one), _shardings(second, other)
     return PlanDiff(
         tuple(_changes(before, after)),
         tuple(_changes(split, split_after)),
@@ -509,7 +511,7 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Ch
             yield Change(what, before.get(what), after.get(what))
 
 
-def _decisions(plan: Plan) -> dict[str, str]:
+def _decisions(plan: Plan, strategy: Strategy) -> dict[str, str]:
     found = {
         "step": plan.name,
         "cluster": str(plan.cluster.get("name", "unnamed")),
@@ -517,10 +519,14 @@ def _decisions(plan: Plan) -> dict[str, str]:
         "micro-batches": str(plan.num_micro_batches),
         "stages": str(len(plan.stages)),
     }
+    if strategy.text:
+        found["strategy"] = strategy.text
     for index, stage in enumerate(plan.stages):
         lo, end = stage.layers
         found[f"layers of stage {index}"] = f"{lo}-{end - 1}"
-        found[f"mesh of stage {index}"] = plan.meshes[stage.mesh].as_text()
+        found[f"mesh of stage {index}"] = _mesh_text(
+            strategy.axes[stage.mesh], plan.meshes[stage.mesh]
+        )
         found[f"rematerialized layers of stage {index}"] = rematerialized_text(stage) or "none"
         found[f"export of stage {index}"] = stage.export
     for (source, target), text in transfers_text(plan, seconds=False).items():
@@ -528,14 +534,13 @@ def _decisions(plan: Plan) -> dict[str, str]:
     return found
 
 
-def _shardings(plan: Plan) -> dict[str, str]:
+def _shardings(plan: Plan, strategy: Strategy) -> dict[str, str]:
     """A weight of several stages has one text for all of them."""
     found: dict[str, str] = {}
     for stage in plan.stages:
-        mesh = plan.meshes[stage.mesh]
-        sizes = "x".join(map(str, mesh.shape))
+        axes = strategy.axes[stage.mesh]
         for weight in stage.weights:
-            text = f"{spec_text(weight.spec)} of {sizes}"
+            text = f"{axes.spec(weight.spec)} of {axes.shape_text()}"
             known = found.get(weight.name)
             found[weight.name] = text if known in (None, text) else f"{known}, {text}"
     return found
@@ -558,13 +563,15 @@ def _quantities(prefix: str, values: Mapping[str, float]) -> Iterator[tuple[str,
                 yield f"{prefix}{words} {kind}", text(value)
 
 
-def stage_rows(plan: Plan, weights: int) -> list[list[str]]:
+def stage_rows(plan: Plan, strategy: Strategy, weights: int) -> list[list[str]]:
     """One row a stage: stage, layers, mesh, weights and shardings, seconds, memory."""
     rows: list[list[str]] = []
+    modules = stage_modules(plan)
     for index, stage in enumerate(plan.stages):
+        names = strategy.axes[stage.mesh]
         largest = sorted(stage.weights, key=lambda w: -math.prod(w.shape))[:weights]
         lines = [
-            f"{w.name} {'x'.join(map(str, w.shape)) or 'scalar'} {spec_text(w.spec)}"
+            f"{w.name} {'x'.join(map(str, w.shape)) or 'scalar'} {names.spec(w.spec)}"
             for w in largest
         ]
         if len(stage.weights) > len(largest):
@@ -572,8 +579,8 @@ def stage_rows(plan: Plan, weights: int) -> list[list[str]]:
         rows.append(
             [
                 str(index),
-                _stage_layers(stage),
-                plan.meshes[stage.mesh].as_text(),
+                _stage_layers(stage, modules[index]),
+                _mesh_text(names, plan.meshes[stage.mesh]),
                 "\n".join(lines),
                 _stage_seconds(stage),
                 _stage_memory(stage),
@@ -582,13 +589,22 @@ def stage_rows(plan: Plan, weights: int) -> list[list[str]]:
     return rows
 
 
+def _mesh_text(names: AxisNames, mesh: MeshInfo) -> str:
+    """A mesh by what its axes do, and its devices."""
+    numbers = ranges_text(mesh.devices)
+    if len(mesh.devices) == 1:
+        return f"device {numbers}"
+    return f"{names.shape_text()} on devices {numbers}"
+
+
 HEADER = ("stage", "layers", "mesh", "weights [sharding]", "predicted time", "memory/device")
 
 
-def _stage_layers(stage: StageInfo) -> str:
+def _stage_layers(stage: StageInfo, modules: str) -> str:
     first, end = stage.layers
     again = rematerialized_text(stage)
-    return f"{first}-{end - 1}" + (f"\n{again} rematerialized" if again else "")
+    lines = [f"{first}-{end - 1}" if end - 1 > first else str(first), *modules.split(", ")]
+    return "\n".join([*filter(None, lines), *([f"{again} rematerialized"] if again else [])])
 
 
 def _stage_memory(stage: StageInfo) -> str:
@@ -708,121 +724,25 @@ def _with_code(place: str) -> str:
     return f"{place}  {code}" if code else place
 
 
-# Of what an axis may split, so much has to be split that it counts.
-_MOST = 0.5
-_KINDS = {
-    "ZeRO": "data over {} with a split optimizer (ZeRO)",
-    "sequence, split weights": "sequence over {} with split weights",
-    "whole, split weights": "whole products over {} with split weights",
-}
-
-
-def parallelism_text(plan: Plan) -> str:
-    """One line on the kinds of parallelism of each stage, in the field's words; empty if the plan
-    does not say.
-
-    An axis of a mesh is named after what it splits in most products of activations and weights
-    (by their seconds): examples (data), another dimension of activations (sequence), one of the
-    weights (tensor), or experts. It is FSDP where most bytes of the weights are split along the
-    same axis too, as ZeRO-3 does, and ZeRO-1 or 2 where most bytes of the optimizer's are. One that
-    splits no product has whole products on each of its devices. Stages without products of weights
-    have no name.
-
-    Example:
-        >>> parallelism_text(plan)                                     # doctest: +SKIP
-        'pipeline of 4 stages, FSDP over 8 x tensor over 2'
-    """
-    stages = [_stage_parallelism(plan, index) for index in range(len(plan.stages))]
-    if not any(stages):
-        return ""
-    if len(set(stages)) == 1:
-        inside = stages[0]
-    else:
-        groups: list[tuple[str, list[int]]] = []
-        for index, text in enumerate(stages):
-            if not groups or groups[-1][0] != text:
-                groups.append((text, []))
-            groups[-1][1].append(index)
-        inside = "; ".join(
-            f"stage{'s' * (len(found) > 1)} {ranges_text(tuple(found))}: {text or 'not known'}"
-            for text, found in groups
-        )
-    count, meshes = len(plan.stages), len(plan.meshes)
-    if count == 1:
-        return inside
-    each = f", {count // meshes} on each of {meshes} meshes" if 1 < meshes < count else ""
-    return f"pipeline of {_count(count, 'stage')}{each}, {inside}"
-
-
-def _stage_parallelism(plan: Plan, index: int) -> str:
-    """`FSDP over 8 x tensor over 2`; a kind that several axes have is over their product."""
-    mesh = plan.meshes[plan.stages[index].mesh]
-    kinds = axis_kinds(plan, index)
-    if kinds is None:
-        return ""
-    sizes: dict[str, int] = {}
-    for size, kind in zip(mesh.shape, kinds, strict=True):
-        if size > 1:
-            sizes[kind] = sizes.get(kind, 1) * size
-    if not sizes:
-        return "one device"
-    return " x ".join(_KINDS.get(kind, f"{kind} over {{}}").format(n) for kind, n in sizes.items())
-
-
-def axis_kinds(plan: Plan, index: int) -> list[str] | None:
-    """What each axis of a stage's mesh splits: `"data"`, `"ZeRO"`, `"FSDP"`, `"tensor"`,
-    `"expert"`, `"sequence"`, .., as `parallelism_text` says it; None if the plan does not say."""
-    found = plan.explanation(index)
-    mesh = plan.meshes[plan.stages[index].mesh]
-    if found is None or "axes" not in found or len(found["axes"]) != len(mesh.shape):
-        return None
-    if mesh.shape != (1,) * len(mesh.shape) and not found["product_seconds"]:
-        return None  # Without products of weights, or with all of them in loops.
-    rows = [item.shape[0] for item in plan.inputs if item.kind == "batch" and item.shape]
-    kinds: list[str] = []
-    for axis in found["axes"]:
-        if rows and max(rows) == 1:  # What is split first of one example are its tokens.
-            axis = {**axis, "data": 0.0, "sequence": axis["data"] + axis["sequence"]}
-        kinds.append(_axis_kind(axis, found))
-    return kinds
-
-
-def _axis_kind(axis: Mapping[str, float], found: Mapping[str, float]) -> str:
-    def is_split(name: str) -> bool:
-        return found[name] > 0 and axis[name] > _MOST * found[name]
-
-    seconds = {name: axis[name] for name in ("data", "sequence", "tensor", "expert")}
-    kind = max(seconds, key=lambda name: seconds[name])
-    if not seconds[kind]:
-        return "whole, split weights" if is_split("weight_bytes") else "whole products"
-    if seconds[kind] < _MOST * found["product_seconds"]:
-        return "mixed"
-    if kind == "sequence" and is_split("weight_bytes"):
-        return "sequence, split weights"
-    if kind != "data":
-        return kind
-    if is_split("weight_bytes"):
-        return "FSDP"
-    return "ZeRO" if is_split("optimizer_bytes") else "data"
-
-
 def padded_text(plan: Plan) -> str:
     """One line on dimensions that are longer within the stages than in the program."""
     return f"padded dimensions: {', '.join(plan.padded)}" if plan.padded else ""
 
 
-def plan_table(plan: Plan, weights: int) -> str:
-    """Summary line, a table of the stages in plain characters, and what goes between meshes."""
-    words = parallelism_text(plan)
+def plan_table(plan: Plan, weights: int, figures: Sequence[str] = ()) -> str:
+    """Summary line, strategy, figures, a table of the stages in plain characters, and what goes
+    between meshes."""
+    strategy = strategy_of(plan)
     texts = (
         inexact_text(plan),
         timed_out_text(plan),
+        strategy.text and f"strategy: {strategy.text}",
+        *figures,
         idle_text(plan),
-        words and f"parallelism: {words}",
         padded_text(plan),
     )
     notes = [text for text in texts if text]
-    lines = [plan_summary(plan), *notes, table(HEADER, stage_rows(plan, weights))]
+    lines = [plan_summary(plan), *notes, table(HEADER, stage_rows(plan, strategy, weights))]
     for (source, target), text in transfers_text(plan).items():
         lines.append(f"mesh {source} to mesh {target}: {text}")
     return "\n".join(lines)
@@ -1153,9 +1073,13 @@ class Plan:
                 held[stage.mesh] = held.get(stage.mesh, 0.0) + stage.predicted["peak_bytes"]
         return max(held.values(), default=None)
 
-    def as_text(self, weights: int = 4) -> str:
-        """A table of the stages, with the sharding of each stage's `weights` largest weights."""
-        return plan_table(self, weights)
+    def as_text(self, weights: int = 4, figures: Sequence[str] = ()) -> str:
+        """A table of the stages, with the sharding of each stage's `weights` largest weights.
+
+        Args:
+            figures: lines of figures to put before it (`alpa_mlir.simulator.figures`).
+        """
+        return plan_table(self, weights, figures)
 
 
 # Of an explanation, the fields of each table and their readers; a question mark: may be missing.

@@ -262,8 +262,9 @@ def pretty(value: Any, indent: int = 0, width: int = 100) -> str:
 
 
 def spec_text(spec: Sequence[Sequence[str]]) -> str:
-    """Short form of a spec: `[x, R]`, `R` for a dimension that is not split."""
-    return "[" + ", ".join("".join(axes) if axes else "R" for axes in spec) + "]"
+    """Short form of a spec: `[x, R]`, `R` for a dimension that is not split, `x*y` for one that
+    several axes split."""
+    return "[" + ", ".join("*".join(axes) if axes else "R" for axes in spec) + "]"
 
 
 def ranges_text(numbers: tuple[int, ...]) -> str:

@@ -380,7 +380,8 @@ def test_a_frontier_is_printed_and_drawn(files, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--price", "1"], "--price goes with --frontier"),
+        (["--over", "memory"], "--over goes with --frontier"),
+        (["--frontier", "--compare"], "leave --compare out"),
         (["--frontier", "--price", "-1"], "-1 is not a positive number"),
         (["--frontier", "--price", "dear"], "'dear' is no number"),
         (["--frontier", "-o", "plans"], "--frontier is many plans, of which -o would write none"),

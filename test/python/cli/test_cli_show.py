@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import alpa_mlir
 import pytest
@@ -174,7 +175,7 @@ def test_alternatives(files, capsys):
     assert cli.main(["plan", *source, "--json"]) == 0
     best = json.loads(capsys.readouterr().out)["predicted"]["step_seconds"]
     planned = {name: row for name, row in found.items() if row["seconds"] is not None}
-    assert {"data parallelism", "ZeRO, stage 3", "pipeline, equal layers"} <= set(planned)
+    assert {"data parallel", "FSDP", "pipeline, equal layers"} <= set(planned)
     # What was searched holds them all; the solver may stop within its gap.
     assert all(row["seconds"] >= 0.99 * best for row in planned.values())
     lost = found["pipeline, a device each stage"]
@@ -182,7 +183,13 @@ def test_alternatives(files, capsys):
     assert "needs a layer for each of 8 devices" in lost["reason"]
     assert cli.main(["explain", *source, "--alternatives"]) == 0
     text = capsys.readouterr().out
-    assert "- no plan for pipeline, a device each stage: " in text
+    assert "- pipeline, a device each stage: " in text
+    assert re.search(r"^pipeline, a device each stage +\| no plan +\|", text, re.MULTILINE)
+    assert cli.main(["plan", *source, "--compare", "--price", "2"]) == 0
+    text = capsys.readouterr().out
+    names = re.findall(r"^([^|\n]+?) +\| [\d.]+ [mun]?s +\|", text, re.MULTILINE)
+    assert names == ["this plan", "data parallel", "FSDP", "Megatron-LM, best grid"]
+    assert re.search(r"^price: 1M rows for ", text, re.MULTILINE)
     error = failure(["explain", files / "plan", "--alternatives"], capsys)
     assert error["what"] == "alternatives cannot be planned from a saved plan"
 
@@ -203,7 +210,7 @@ def test_report(files, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
     output = tmp_path / "plan.html"
     words = ["report", str(files / "pipeline"), "-o", str(output)]
-    assert cli.main([*words, "--open", "--compare", str(files / "plan")]) == 0
+    assert cli.main([*words[:2], str(files / "plan"), *words[2:], "--open"]) == 0
     assert f"wrote {output}" in capsys.readouterr().out
     assert opened == [output.as_uri()]
     page = output.read_text()
@@ -222,13 +229,17 @@ def test_report(files, tmp_path, capsys, monkeypatch):
     assert sorted(map(str, (tmp_path / "pictures").iterdir())) == sorted(fields["plots"])
     source = ["report", f"{files}/model.py:entry", "--cluster", "cpu-test", "--alternatives", "-q"]
     assert cli.main([*source, "-o", str(tmp_path / "step.html")]) == 0
-    assert "ZeRO, stage 2" in (tmp_path / "step.html").read_text()
+    page = (tmp_path / "step.html").read_text()
+    assert all(
+        name in page for name in ("FSDP", "Megatron-LM, best grid", "pipeline, equal layers")
+    )
+    source = [word for word in source if word != "--alternatives"]
+    assert cli.main([*source, "--no-compare", "-o", str(tmp_path / "alone.html")]) == 0
+    assert '"compared":[]' in (tmp_path / "alone.html").read_text()
 
 
 def test_reports_that_cannot_be_written(files, tmp_path, capsys):
-    error = failure(
-        ["report", files / "plan", "-o", tmp_path / "x.html", "--compare", tmp_path], capsys
-    )
+    error = failure(["report", files / "plan", tmp_path, "-o", tmp_path / "x.html"], capsys)
     assert error["kind"] == "PlanFormatError"
     (tmp_path / "no.json").write_text("{}")
     error = failure(

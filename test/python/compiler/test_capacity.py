@@ -190,7 +190,7 @@ def test_buffers_are_exchanged(form, count):
     )
     plan = parallel.plan(*shapes).plan
     told = str(alpa_mlir.explain(plan))
-    assert "parallelism: expert over 8\n" in told
+    assert "strategy: expert 8" in told
     seconds = {
         name: float(value) * {"s": 1, "ms": 1e-3, "us": 1e-6}[unit]
         for name, value, unit in re.findall(

@@ -53,7 +53,7 @@ def test_fsdp_over_hosts():
     assert fields["gradient_accumulation_steps"] == 2
     assert fields["per_device_batch_size"] == 64 / 2 / 16
     assert "shard_optimizer_over_data" not in fields
-    assert "# Parallelism: FSDP over 16." in export_plan(plan, "maxtext").text
+    assert "# Strategy: FSDP 16, 2 micro-batches." in export_plan(plan, "maxtext").text
 
 
 def test_data_parallelism_and_split_optimizers():

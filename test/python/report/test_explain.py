@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
-from alpa_runtime.plan.plan import parallelism_text
+from alpa_runtime.plan.strategy import strategy_text
 from jax.ad_checkpoint import checkpoint_name
 from simulated import mlp
 from test_equality import CLUSTER
@@ -48,9 +48,9 @@ def test_parts_add_up_to_the_objective(method):
 def test_text():
     plan = plan_of(ShardParallel(mesh_shape=(2, 4)))
     text = alpa_mlir.explain(plan, most=3)
-    assert text.startswith("parallelism: ")
+    assert text.startswith("strategy: ")
     assert "\nstage 0\n" in text
-    assert "all_reduce" in text or "reduce_scatter" in text
+    assert "all-reduce" in text or "reduce-scatter" in text
     assert "ops by cost, 3 of " in text
     assert "runner-up " in text
     chosen = alpa_mlir.explain(plan, op="qkv")
@@ -77,24 +77,24 @@ def test_parallelism_in_words():
 
     def words(method):
         plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*arguments).plan
-        line = parallelism_text(plan)
-        assert f"\nparallelism: {line}\n" in plan.as_text()
+        line = strategy_text(plan)
+        assert f"\nstrategy: {line}\n" in plan.as_text()
         return line
 
-    assert words(ShardParallel(method="data-parallel")) == "data over 8"
-    assert words(ShardParallel(method="zero-3")) == "FSDP over 8"
+    assert words(ShardParallel(method="data-parallel")) == "data 8"
+    assert words(ShardParallel(method="zero-3")) == "FSDP 8"
     one_each = PipeshardParallel(submeshes=[(1, 1)] * 4, num_micro_batches=4)
-    assert words(one_each) == "pipeline of 4 stages, one device"
+    assert words(one_each) == "pipeline 4, 4 micro-batches, 1F1B"
     pins = [spec(None, "y"), spec("y", None)] * 2, spec("x", None)
     pinned = ShardParallel(mesh_shape=(2, 4), method="manual", in_shardings=pins)
-    assert words(pinned) == "data over 2 x tensor over 4"
+    assert words(pinned) == "data 2 x tensor 4"
     stages = PipeshardParallel(submeshes=[(1, 4)] * 2, method="data-parallel", num_micro_batches=2)
-    assert words(stages) == "pipeline of 2 stages, data over 4"
+    assert words(stages) == "pipeline 2 x data 4, 2 micro-batches, 1F1B"
     few = arguments[0], jnp.ones((7, size))  # Rows that eight devices do not divide.
     plan = alpa_mlir.parallelize(
         step, cluster=CLUSTER, method=ShardParallel(method="data-parallel")
     ).plan(*few)
-    assert parallelism_text(plan.plan) == "whole products over 8"
+    assert strategy_text(plan.plan) == "replicated products 8"
 
 
 def test_sequences_in_words():
@@ -108,12 +108,12 @@ def test_sequences_in_words():
         pins = [pin] * 2, spec("x", "y")
         method = ShardParallel(mesh_shape=(2, 4), method="manual", in_shardings=pins)
         arguments = [jnp.ones((64, 64))] * 2, jnp.ones((8, 256, 64))
-        return parallelism_text(
+        return strategy_text(
             alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*arguments).plan
         )
 
-    assert words(spec()) == "data over 2 x sequence over 4"
-    assert words(spec("y")) == "data over 2 x sequence over 4 with split weights"
+    assert words(spec()) == "data 2 x sequence 4"
+    assert words(spec("y")) == "data 2 x sequence 4 with split weights"
 
 
 def test_no_words_without_products():
@@ -123,13 +123,13 @@ def test_no_words_without_products():
     plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=ShardParallel()).plan(
         jnp.ones(64), jnp.ones((32, 64))
     )
-    assert not parallelism_text(plan.plan)
-    assert "parallelism" not in plan.plan.as_text()
+    assert not strategy_text(plan.plan)
+    assert "strategy" not in plan.plan.as_text()
 
 
 def test_optimizer_state_in_words():
-    line = parallelism_text(plan_of(ShardParallel(mesh_shape=(1, 4), method="zero-2")))
-    assert line == "data over 4 with a split optimizer (ZeRO)"
+    line = strategy_text(plan_of(ShardParallel(mesh_shape=(1, 4), method="zero-2")))
+    assert line == "data 4 (ZeRO-2)"
 
 
 def test_experts_in_words():
@@ -148,13 +148,13 @@ def test_experts_in_words():
     pins = spec("y", None, None), spec()
     method = ShardParallel(mesh_shape=(1, 4), method="manual", in_shardings=pins)
     plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*arguments).plan
-    assert parallelism_text(plan) == "expert over 4"
+    assert strategy_text(plan) == "expert 4"
 
 
 def test_idle_devices_are_named_with_the_reason():
     given = plan_of(ShardParallel(mesh_shape=(2, 2)))
     line = "4 of 8 devices are idle: the submeshes are given"
-    assert alpa_mlir.explain(given).startswith(f"{line}\nparallelism: ")
+    assert alpa_mlir.explain(given).startswith(f"{line}\nstrategy: ")
     assert line in given.as_text()
     # Too little work to be worth so many messages.
     step, *arguments = mlp(1, 16)

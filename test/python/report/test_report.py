@@ -26,6 +26,7 @@ from alpa_runtime.execution.loaded_plan import load as load_plan
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import Exactness
 from alpa_runtime.plan.plan import Tried
+from alpa_runtime.plan.strategy import AxisNames, strategy_of
 from alpa_runtime.step_trace import Recording
 from pipelines import pipeline
 from simulated import cluster
@@ -56,11 +57,13 @@ def test_the_header(planned, data):
     header = data.header
     assert header.predicted_seconds == plan.predicted["step_seconds"]
     assert header.simulated_seconds == timeline.step_seconds
-    assert header.tflops_per_device == timeline.tflops_per_device
     assert (header.hosts, header.devices, header.used_devices) == (2, 8, 8)
-    assert header.peak_bytes == max(use.peak_bytes for use in timeline.memory)
-    assert header.capacity_bytes == 2 * 2**30
-    assert header.peak_tflops == 2e10 / 1e12
+    figures = data.figures
+    assert figures.bound_bytes >= max(use.peak_bytes for use in timeline.memory)
+    assert figures.capacity_bytes == 2 * 2**30
+    assert figures.peak_tflops == 2e10 / 1e12
+    flops = timeline.tflops_per_device * 1e12 * 8 * timeline.step_seconds
+    assert figures.hardware_flops == pytest.approx(flops)
     statuses = {stage.solver["status"] for stage in plan.stages}
     assert header.solver == ("optimal" if statuses == {"optimal"} else "feasible")
 
@@ -75,13 +78,16 @@ def test_every_argument_is_listed_once_with_its_bytes(planned, data):
         form, mesh = rows[info.name]
         shape, dtype, spec, whole, held = tensors.forms[form]
         assert (shape, dtype) == (info.shape, info.dtype)
-        sizes = dict(zip(plan.meshes[mesh].axes, plan.meshes[mesh].shape, strict=True))
+        names = strategy_of(plan).axes[mesh]
+        sizes = dict(zip(names.names, names.shape, strict=True))
         parts = prod(sizes[axis] for axes in spec for axis in axes)
         assert whole == prod(shape) * np.dtype(dtype).itemsize
         assert held == whole / parts
     for stage in plan.stages:
         for weight in stage.weights:
-            assert tensors.forms[rows[weight.name][0]][2] == weight.spec
+            names = strategy_of(plan).axes[stage.mesh]
+            spec = tuple(map(names.dimension, weight.spec))
+            assert tensors.forms[rows[weight.name][0]][2] == spec
     kinds = set(tensors.kinds)
     assert {"weight", "state", "batch", "activation", "gradient", "result"} <= kinds
 
@@ -115,7 +121,7 @@ def test_a_batch_that_a_plan_has_twice_is_no_weight():
     kinds = dict(zip(data.tensors.names, data.tensors.kinds, strict=True))
     assert (kinds["w"], kinds["y"], kinds["y (whole)"]) == ("weight", "batch", "batch")
     assert (data.header.weights, data.header.state_bytes) == (32, 128)
-    assert data.header.examples == 8
+    assert data.figures.rows == 8
 
 
 def test_each_op_is_in_its_layer(planned, data):
@@ -157,7 +163,9 @@ def test_layers_that_are_alike_stand_once(planned):
     blocks = [op(5, "e", other), op(5, "q"), op(5, "k", other)]
     blocks += [op(5, "q", seconds=3.0), op(5, "k", other, seconds=5.0), op(5, "q")]
     second = [op(3, "q"), op(3, "k"), *blocks]
-    groups, missing = collect_layers(planned.plan, [{"decisions": first}, {"decisions": second}])
+    explanations = [{"decisions": first}, {"decisions": second}]
+    axes = [AxisNames.plain(mesh.axes, mesh.shape) for mesh in planned.plan.meshes]
+    groups, missing = collect_layers(planned.plan, explanations, axes)
     assert missing == ()
     assert [group.layers for group in groups] == [((0, 0), (0, 1), (1, 3)), ((0, 2),), ((1, 5),)]
     assert [[times for times, _ in group.blocks] for group in groups] == [[1], [1], [1, 2, 1]]
@@ -245,7 +253,7 @@ def test_plans_of_older_compilers_have_no_layers(planned):
         texts[name] = json.dumps(found)
     old = dataclasses.replace(plan, explanations=texts)
     explanations = [old.explanation(n) for n in range(len(old.stages))]
-    groups, missing = collect_layers(old, explanations)
+    groups, missing = collect_layers(old, explanations, strategy_of(old).axes)
     assert [group.layers for group in groups] == [((0, None),), ((1, None),)]
     assert groups[0].blocks[0][1][0].results[0].shape is None
     assert "did not note layers" in missing[0]
@@ -269,18 +277,19 @@ def test_candidates_and_comparisons(planned):
 
 
 def test_specs_and_types_are_read():
+    names = AxisNames.plain(("x", "y"), (2, 2))
     operands, results = read_operands(
         "([S0, R], [R, S01]) -> [S0, S1] unreduced 0",
         "(8x64xf32, 64x64xbf16) -> 8x64xui32",
         ["", "w"],
-        ("x", "y"),
+        names,
     )
     assert operands[1].name == "w"
     assert operands[1].spec == ((), ("x", "y"))
     assert operands[1].dtype == "bfloat16"
     assert (results[0].shape, results[0].dtype, results[0].unreduced) == ((8, 64), "uint32", ("x",))
-    assert read_operands("[]", "f32", (), ("x",))[1][0].shape == ()
-    earlier = read_operands("[R] partial 1", None, (), ("x", "y"))[1][0]
+    assert read_operands("[]", "f32", (), names)[1][0].shape == ()
+    earlier = read_operands("[R] partial 1", None, (), names)[1][0]
     assert earlier.unreduced == ("y",)
 
 

@@ -23,8 +23,8 @@ from test_equality import CLUSTER
 from test_report import EVIL
 
 SECTIONS = [
-    "summary", "cluster", "sharding", "timeline", "memory", "communication", "alternatives",
-    "certificates",
+    "summary", "comparison", "time", "cluster", "sharding", "timeline", "memory", "communication",
+    "alternatives", "certificates",
 ]  # fmt: skip
 
 IDS = "return [...document.querySelectorAll('section')].map((section) => section.id)"
@@ -87,23 +87,26 @@ def test_every_section_is_there(page, plan):
     assert len(texts(page, "#certificates tbody tr")) == 2
     assert texts(page, "#certificates .badge") == [stage.solver["status"] for stage in plan.stages]
     assert "taken" in text(page, "#alternatives .table")
-    assert "1 difference from other" in text(page, "#alternatives")
+    assert "2 differences from other" in text(page, "#comparison")
+    assert "the same" in text(page, "#comparison tbody tr:nth-child(2)")
     assert "gpipe" in text(page, "#alternatives")
     assert texts(page, ".note") == []
 
 
 def test_numbers_are_the_plans(page, plan):
     """As the page writes them: three figures and a unit."""
-    header = collect(plan).header
+    data = collect(plan)
+    header, figures = data.header, data.figures
     cards = dict(card.split("\n\n")[:2] for card in texts(page, "#summary .card"))
     assert cards["Step"] == _seconds(header.predicted_seconds)
-    assert cards["Solver"] == header.solver
-    assert f"{header.examples:,} a step" in text(page, "#summary")
+    assert text(page, "#summary .strategy") == header.strategy
+    assert cards["MFU"] == f"{float(f'{100 * figures.mfu:.3g}'):g}\u00a0%"
+    assert f"{figures.tokens:,} tokens a step" in text(page, "#summary")
     found = len(set(plan.exactness.sums))
     assert f"on the whole batch, over 4 micro-batches with {found} sums." in text(page, "#summary")
     stages = [row.split("\t") for row in texts(page, "#cluster tbody tr")]
-    assert [row[3] for row in stages] == ["0\u20133", "4\u20137"]
-    assert [row[5] for row in stages] == [
+    assert [row[4] for row in stages] == ["0\u20133", "4\u20137"]
+    assert [row[6] for row in stages] == [
         _seconds(stage.predicted["forward_seconds"]) for stage in plan.stages
     ]
     rows = [row.split("\t") for row in texts(page, "#certificates tbody tr")]
@@ -219,7 +222,7 @@ def test_devices_and_boxes_say_what_they_are(page):
     assert page.run(f"{opened}.every((layer) => layer.querySelector('.ops'))")
 
 
-@pytest.mark.parametrize("width", [800, 1280])
+@pytest.mark.parametrize("width", [390, 900, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits(page, width, scheme):
     """Nothing is wider than the window, and text can be told from its ground."""
@@ -355,8 +358,8 @@ def test_a_plan_that_says_little(browser, tmp_path):
     browser.errors.clear()
     browser.open(write_report(pipeline([(1, 2, 1)] * 2, 3), tmp_path / "plan.html"))
     assert browser.errors == []
-    assert (
-        browser.run("return [...document.querySelectorAll('section')].map((s) => s.id)") == SECTIONS
-    )
+    assert browser.run("return [...document.querySelectorAll('section')].map((s) => s.id)") == [
+        name for name in SECTIONS if name != "comparison"
+    ]
     assert len(texts(browser, ".note")) == 7
     assert "not said" in text(browser, "#summary")

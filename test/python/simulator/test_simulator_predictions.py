@@ -9,6 +9,7 @@ import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, parallelize
 from alpa_mlir.simulator import simulate
+from alpa_mlir.simulator.costs import hardware_flops
 from simulated import cluster, mlp
 
 # Those that run backward phases as a whole.
@@ -33,7 +34,7 @@ def test_predictions_of_planned_steps(stages, schedule, bandwidth, latency):
     plan = parallelize(step, cluster=net, method=method).plan(state, batch).plan
     timeline = simulate(plan, share_links=False)
     assert timeline.step_seconds == pytest.approx(plan.predicted["step_seconds"], rel=0.03)
-    assert timeline.model_flops == pytest.approx(3 * 2 * stages * 2 * 512**3, rel=0.2)
+    assert hardware_flops(timeline.plan) == pytest.approx(3 * 2 * stages * 2 * 512**3, rel=0.2)
     assert all(m.predicted_bytes for m in timeline.memory)
 
 

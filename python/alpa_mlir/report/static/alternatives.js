@@ -1,8 +1,9 @@
 // What else could have been, and what the solver proved.
 
+/** How many times as long; what cannot be told apart is the same. */
 function against(value, best) {
   if (value === null || best === null || !best) return "";
-  return `${value >= best ? "+" : "−"}${percent(Math.abs(value / best - 1))}`;
+  return Math.abs(value / best - 1) < 5e-4 ? "the same" : `${(value / best).toFixed(value / best < 9.995 ? 2 : 0)} ×`;
 }
 
 function drawAlternatives() {
@@ -26,31 +27,8 @@ function drawAlternatives() {
     .filter(([name]) => numbers[name] !== undefined)
     .map(([name, text]) => el("li", {}, el("strong", {}, name.endsWith("seconds") ? seconds(numbers[name]) : count(Math.round(numbers[name]))), ` ${text}`));
   const search = facts.length ? [el("h3", {}, "The search"), el("ul", { class: "facts" }, facts)] : [];
-  const peaks = data.stages.map((stage) => stage.predicted_bytes).filter((size) => size !== null);
-  const here = { name: "this plan", seconds: best, peak_bytes: peaks.length ? Math.max(...peaks) : null, stages: h.stages, num_micro_batches: h.num_micro_batches, schedule: h.schedule, devices: h.used_devices, changes: [] };
-  const others = data.compared.length ? [
-    el("h3", {}, "Other plans"),
-    table([
-      { name: "Plan", of: (r) => r.name, class: "wide" },
-      { name: "Step", of: (r) => r.seconds, text: (r) => seconds(r.seconds), number: true },
-      { name: "Against this plan", of: (r) => r.seconds, text: (r) => (r === here ? "" : against(r.seconds, best)), number: true },
-      { name: "Memory a device", of: (r) => r.peak_bytes, text: (r) => bytes(r.peak_bytes), number: true },
-      { name: "Stages", of: (r) => r.stages, number: true },
-      { name: "Devices", of: (r) => r.devices, text: (r) => count(r.devices), number: true },
-      { name: "Micro-batches", of: (r) => r.num_micro_batches, text: (r) => count(r.num_micro_batches), number: true },
-      { name: "Schedule", of: (r) => r.schedule },
-    ], [here, ...data.compared], { caption: "Plans" }),
-    ...data.compared.map((other) => el("details", { class: "more-table" },
-      el("summary", {}, other.changes.length ? `${plural(other.changes.length + other.more_changes, "difference")} from ${other.name}` : `${other.name} decides the same`),
-      table([
-        { name: "What", of: (r) => r[0], class: "wide" },
-        { name: "This plan", of: (r) => r[1], text: (r) => r[1] ?? "–" },
-        { name: other.name, of: (r) => r[2], text: (r) => r[2] ?? "–" },
-      ], other.changes, { caption: `Differences from ${other.name}`, most: 30 }),
-      other.more_changes ? el("p", { class: "note" }, `and ${plural(other.more_changes, "more difference")}`) : "")),
-  ] : [];
   const decisions = data.decisions.length ? [
-    el("h3", {}, "Decisions and their runners-up", el("span", { class: "quiet" }, " by how much the step grows, at most, if one of them falls otherwise, memory left out")),
+    el("h3", {}, "Decisions and their runners-up", el("span", { class: "quiet" }, " what the step takes more, at most, if one of them falls otherwise, memory left out")),
     table([
       { name: "Op", of: (r) => r.op, node: (r) => [el("code", {}, r.op), el("div", { class: "quiet" }, r.where === r.op ? "" : r.where)] },
       { name: "Phase", of: (r) => r.phase },
@@ -59,9 +37,9 @@ function drawAlternatives() {
       { name: "Alike", of: (r) => r.count, text: (r) => count(r.count), number: true },
       { name: "Choices", of: (r) => r.choices, text: (r) => count(r.choices), number: true },
       { name: "Taken costs", of: (r) => r.seconds, text: (r) => seconds(r.seconds), number: true },
-      { name: "Runner-up costs", of: (r) => r.more_seconds, text: (r) => `+${seconds(r.more_seconds)}`, number: true },
+      { name: "Otherwise", of: (r) => r.more_seconds, text: otherwise, class: "wide" },
     ], data.decisions, { caption: "Decisions", most: 12 })] : [];
-  section("alternatives", "Alternatives", null, ...tried, ...search, ...others, ...decisions);
+  section("alternatives", "Alternatives", null, ...tried, ...search, ...decisions);
 }
 
 function drawCertificates() {

@@ -73,8 +73,16 @@ function roughly(value) {
   return count(value);
 }
 
+/** 865,376 as 865k. */
+function amount(value) {
+  for (const [letter, scale] of [["T", 1e12], ["B", 1e9], ["M", 1e6], ["k", 1e3]]) {
+    if (value >= scale) return `${figures(value / scale)}${letter}`;
+  }
+  return figures(value);
+}
+
 function percent(value, digits = 3) {
-  return value === null || value === undefined ? UNKNOWN : `${figures(value * 100, digits)}%`;
+  return value === null || value === undefined ? UNKNOWN : `${figures(value * 100, digits)} %`;
 }
 
 function plural(number, one, many) {
@@ -112,6 +120,11 @@ function mix(a, b, part) {
   return `#${hex.join("")}`;
 }
 
+/** What a runner-up costs. */
+function otherwise(row) {
+  return row.more.startsWith("the step") ? `${seconds(row.more_seconds)} more` : row.more;
+}
+
 /** Black or white, whichever is easier to read on a colour (WCAG's relative luminance). */
 function inkOn(colour) {
   const [r, g, b] = channels(colour).map((v) => {
@@ -133,10 +146,9 @@ const KIND_COLOURS = {
   other: "#cc79a7",
 };
 
-const AXIS_COLOURS = { x: "#0072b2", y: "#d55e00", z: "#009e73" };
-
+/** Of a mesh axis, by what it does; a number behind tells apart those that do the same. */
 function axisColour(name) {
-  return AXIS_COLOURS[name] || "#8c8c8c";
+  return `var(--axis-${name.replace(/\d+$/, "")}, var(--ink-2))`;
 }
 
 function themed(name) {
@@ -163,19 +175,17 @@ function meshName(mesh) {
   return `stage${stages.length > 1 ? "s" : ""} ${ranges(stages)}`;
 }
 
-const AXES = ["x", "y", "z"];
+const AXES = [...new Set(data.meshes.flatMap((mesh) => [...mesh.axes, ...mesh.kinds]))];
+const AXIS_NAME = new RegExp(`\\b(${AXES.map((name) => name.replace(/[^A-Za-z0-9_]/g, "\\$&")).join("|")})\\b`);
 
-/** `[S0, R]` of explanations, with the names of mesh axes in their colours. */
+/** A sharding, with the names of mesh axes in their colours. */
 function specNode(text) {
-  return el("code", { class: "specs" }, text.split(/(S\d+|(?:unreduced|partial) [\d ]+)/).map((part) => {
-    if (/^S\d+$/.test(part)) return axisMarks([...part.slice(1)]);
-    if (/^(unreduced|partial) /.test(part)) return ["sum over ", axisMarks([...part.slice(part.indexOf(" "))].filter((c) => c.trim()))];
-    return part.replaceAll("->", "→");
-  }));
+  return el("code", { class: "specs" }, text.split(AXIS_NAME).map((part, i) =>
+    (i % 2 ? axisMark(part) : part.replaceAll("->", "→"))));
 }
 
-function axisMarks(numbers) {
-  return numbers.map((n) => el("b", { style: { color: `var(--axis-${AXES[n]}, var(--ink))` } }, AXES[n] || n));
+function axisMark(name) {
+  return el("b", { style: { color: axisColour(name) } }, name);
 }
 
 // --- What stands under the pointer ------------------------------------------------------------------

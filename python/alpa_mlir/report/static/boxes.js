@@ -13,12 +13,12 @@ function dimsText(tensor) {
   return el("span", { class: "dims" }, tensor.spec.map((axes, i) => [
     i ? " × " : "",
     tensor.shape ? count(tensor.shape[i]) : "·",
-    axes.map((axis) => el("b", { style: { color: `var(--axis-${axis}, var(--ink))` } }, `/${axis}`)),
+    axes.map((axis) => el("b", { style: { color: axisColour(axis) } }, `/${axis}`)),
   ]));
 }
 
 function specText(tensor) {
-  return tensor.spec.map((axes) => axes.join("") || "R").join(", ");
+  return tensor.spec.map((axes) => axes.join("*") || "R").join(", ");
 }
 
 /** The two dimensions that are drawn: split ones first, else the last, in order; and the third. */
@@ -36,7 +36,7 @@ function tensorBox(tensor, mesh) {
   const [row, column, depth] = drawnDims(tensor, mesh);
   // Of more than eight pieces eight are drawn; the text says which axes cut.
   const number = (dim) => (dim === null ? 1 : Math.min(pieces(tensor.spec[dim], mesh), MOST_PIECES));
-  const colourOf = (dim) => (dim === null || !tensor.spec[dim].length ? "var(--ink-2)" : `var(--axis-${tensor.spec[dim][0]}, var(--ink-2))`);
+  const colourOf = (dim) => (dim === null || !tensor.spec[dim].length ? "var(--ink-2)" : axisColour(tensor.spec[dim][0]));
   const [rows, columns, layers] = [number(row), number(column), number(depth)];
   const width = 66;
   const height = row === null ? 16 : 44;
@@ -75,5 +75,8 @@ function tensorBox(tensor, mesh) {
 
 function meshOf(group) {
   const sizes = Object.fromEntries(group.mesh_shape.map((size, i) => [group.axes[i], size]));
+  group.kinds.forEach((kind, i) => {
+    if (kind !== group.axes[i]) sizes[kind] = (sizes[kind] || 1) * group.mesh_shape[i];
+  });
   return { sizes, size: group.mesh_shape.reduce((a, b) => a * b, 1) };
 }

@@ -124,8 +124,10 @@ function hostsOf(mesh) {
 }
 
 function axesText(mesh) {
-  return el("span", { class: "axes" }, mesh.shape.map((size, i) => [
-    i ? " × " : "",
+  const several = mesh.shape.map((size, i) => [size, i]).filter(([size]) => size > 1);
+  if (!several.length) return "one device";
+  return el("span", { class: "axes" }, several.map(([size, i], place) => [
+    place ? " × " : "",
     el("span", { class: "axis", style: { borderColor: axisColour(mesh.axes[i]) }, title: mesh.links[i] === "network" ? "between hosts" : mesh.links[i] === "host" ? "within hosts" : null },
       `${mesh.axes[i]} ${size}`),
   ]));
@@ -144,6 +146,7 @@ function drawCluster() {
       }
       return node;
     } },
+    { name: "Part of the model", of: (r) => r.stage.modules, class: "wide", node: (r) => el("code", {}, r.stage.modules || UNKNOWN) },
     { name: "Layers", of: (r) => r.stage.layers[0], text: (r) => `${ranges([...Array(r.stage.layers[1] - r.stage.layers[0]).keys()].map((i) => i + r.stage.layers[0]))}${r.stage.rematerialized_layers ? `, ${r.stage.rematerialized_layers} rematerialized` : ""}` },
     { name: "Mesh", of: (r) => r.stage.mesh, node: (r) => axesText(r.mesh) },
     { name: "Devices", of: (r) => r.mesh.devices[0][0], text: (r) => deviceText(r.mesh) },

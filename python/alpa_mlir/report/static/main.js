@@ -1,4 +1,6 @@
 drawSummary();
+drawComparison();
+drawTime();
 drawCluster();
 drawSharding();
 drawTimeline();
@@ -7,7 +9,8 @@ drawCommunication();
 drawAlternatives();
 drawCertificates();
 
-const links = new Map(sections.map(([id, title]) => [id, el("a", { href: `#${id}` }, title)]));
+const NAMES = { time: "Time", cluster: "Stages", sharding: "Shardings", timeline: "Timeline", memory: "Memory", certificates: "Proofs" };
+const links = new Map(sections.map(([id, title]) => [id, el("a", { href: `#${id}` }, NAMES[id] || title)]));
 document.getElementById("nav").append(...[...links.values()].map((link) => el("li", {}, link)));
 const watcher = new IntersectionObserver((found) => {
   for (const entry of found) {

@@ -1,5 +1,7 @@
 // Bytes on a device of each mesh over the step, against what it has.
 
+const FAR = 4; // What devices have is not drawn where it is so many times what they hold.
+
 function memoryChart(memory, mesh, most, end) {
   const [width, height, left, bottom] = [380, 128, 52, 18];
   const x = (time) => left + (time / end) * (width - left - 6);
@@ -20,7 +22,7 @@ function memoryChart(memory, mesh, most, end) {
   svg("text", { x: width - 6, y: height - 4, class: "tick end" }, seconds(end)),
   svg("path", { d: area, fill: colour, "fill-opacity": 0.3 }),
   svg("path", { d: path, fill: "none", stroke: colour, "stroke-width": 1.4 }),
-  memory.capacity_bytes ? svg("line", { x1: left, x2: width - 6, y1: y(memory.capacity_bytes), y2: y(memory.capacity_bytes), class: "limit" }) : "");
+  memory.capacity_bytes && memory.capacity_bytes <= most ? svg("line", { x1: left, x2: width - 6, y1: y(memory.capacity_bytes), y2: y(memory.capacity_bytes), class: "limit" }) : "");
   const cursor = svg("line", { y1: 6, y2: height - bottom, class: "cursor", visibility: "hidden" });
   chart.append(cursor);
   chart.addEventListener("pointermove", (e) => {
@@ -34,7 +36,7 @@ function memoryChart(memory, mesh, most, end) {
     showTip(e.clientX, e.clientY, [meshName(mesh), `${bytes(memory.bytes[i])} at ${seconds(time)}`, `peak ${bytes(memory.peak_bytes)}`]);
   });
   chart.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); hideTip(); });
-  const part = memory.capacity_bytes ? ` (${percent(memory.peak_bytes / memory.capacity_bytes)})` : "";
+  const part = memory.capacity_bytes ? ` (${percent(memory.peak_bytes / memory.capacity_bytes)} of ${bytes(memory.capacity_bytes)})` : "";
   return el("figure", {}, el("figcaption", {}, chip(ranges(stagesOf[mesh]), colour), ` peak ${bytes(memory.peak_bytes)}${part}`,
     el("span", { class: "quiet" }, `, foreseen ${bytes(memory.predicted_bytes)}`)), chart);
 }
@@ -42,7 +44,9 @@ function memoryChart(memory, mesh, most, end) {
 function drawMemory() {
   const rows = data.memory;
   if (!rows.length) return section("memory", "Memory over time", null);
-  const most = Math.max(...rows.map((m) => Math.max(m.peak_bytes, m.capacity_bytes || 0, m.predicted_bytes || 0))) * 1.02;
+  const held = Math.max(...rows.map((m) => Math.max(m.peak_bytes, m.predicted_bytes || 0)));
+  const capacity = Math.max(...rows.map((m) => m.capacity_bytes || 0));
+  const most = Math.max(held, capacity > FAR * held ? 0 : capacity) * 1.02;
   const end = data.simulated.seconds || 1;
   const grid = el("div", { class: "charts" });
   const first = 24;
@@ -50,6 +54,6 @@ function drawMemory() {
   add(0, first);
   const button = rows.length > first ? el("button", { type: "button", class: "more", onclick: (e) => { add(first, rows.length); e.target.remove(); } }, `Show all ${rows.length}`) : "";
   section("memory", "Memory over time",
-    "Bytes on each device of a stage while the step runs, as simulated. The red line is what the device has; beside each peak stands the one that the search foresaw, which is an upper bound.",
+    `Bytes on each device of a stage while the step runs, as simulated. ${capacity > FAR * held ? `Devices have ${bytes(capacity)}, far above the charts` : "The red line is what the device has"}; beside each peak stands the one that the search foresaw.`,
     grid, button);
 }

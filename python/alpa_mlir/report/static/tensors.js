@@ -36,13 +36,13 @@ function tensorTable() {
     { name: "Kind", of: (r) => r.kind },
     { name: "Shape", of: (r) => r.shape.reduce((a, b) => a * b, 1), text: (r) => r.shape.map(count).join(" × ") || "scalar", number: true },
     { name: "Dtype", of: (r) => r.dtype },
-    { name: "Split", of: (r) => specText(r), node: (r) => dimsText({ ...r }) },
+    { name: "Split", of: (r) => specText(r), node: (r) => specNode(`[${specText(r)}]`) },
     { name: "Stages", of: (r) => r.stages[0], node: (r) => stageChips(r.stages) },
     { name: "Whole", of: (r) => r.whole, text: (r) => bytes(r.whole), number: true },
     { name: "On a device", of: (r) => r.held, text: (r) => bytes(r.held), number: true },
   ];
   const node = table(columns, together, { caption: "Tensors", most: 40, sort: [8, -1], id: "tensors" });
-  const search = el("input", { type: "search", id: "tensor-search", placeholder: "name, dtype, x, y …", autocomplete: "off", spellcheck: "false" });
+  const search = el("input", { type: "search", id: "tensor-search", placeholder: "name, dtype, axis …", autocomplete: "off", spellcheck: "false" });
   const kind = el("select", { id: "tensor-kind" }, el("option", { value: "" }, "all kinds"),
     [...new Set(all.map((r) => r.kind))].map((k) => el("option", { value: k }, k)));
   const fold = el("input", { type: "checkbox", id: "tensor-fold", checked: true });

@@ -5,6 +5,7 @@ const BAR = 17;
 const LEFT = 112;
 const AXIS = 24;
 const MOST_TRANSFERS = 260; // More than so many lines cannot be told apart.
+const OTHERS = 0.22; // How opaque other micro-batches are, where one is shown alone.
 const WAITING = 0.32; // How opaque waiting is drawn.
 
 /** First index whose value is more than `time`, in a rising list. */
@@ -28,6 +29,7 @@ class TimelineView {
     this.label = label;
     this.from = 0;
     this.to = activity.seconds || 1;
+    this.batch = null; // The micro-batch that is shown alone.
     this.canvas = el("canvas", { tabindex: "0", role: "img", "aria-label": this.describe(), class: "timeline" });
     this.note = el("span", { class: "quiet view", "aria-live": "polite" });
     this.frame = el("div", { class: "rows" }, this.canvas);
@@ -50,9 +52,31 @@ class TimelineView {
     return el("div", { class: "controls" },
       button("+", "zoom in", () => this.zoom(0.5)), button("−", "zoom out", () => this.zoom(2)),
       button("‹", "earlier", () => this.move(-0.25)), button("›", "later", () => this.move(0.25)),
-      button("all", "show all", () => this.show(0, this.activity.seconds)),
+      button("all", "show all", () => { this.batch = null; this.show(0, this.activity.seconds); }),
+      this.batchControl(button),
       this.activity.steps.length > 1 ? this.activity.steps.slice(0, 8).map(([a, b], i) => button(`step ${i}`, `show step ${i}`, () => this.show(a, b))) : "",
       this.note);
+  }
+
+  /** Buttons that show one micro-batch, from its first run to its last, and the next or the one before. */
+  batchControl(button) {
+    const most = Math.max(-1, ...this.activity.spans.map((row) => row[3].reduce((a, b) => Math.max(a, b), -1)));
+    if (most < 1) return "";
+    const go = (by) => this.showBatch(this.batch === null ? (by < 0 ? most : 0) : (this.batch + by + most + 1) % (most + 1));
+    return [button("micro-batch ‹", "the micro-batch before alone", () => go(-1)), button("micro-batch ›", "the next micro-batch alone", () => go(1))];
+  }
+
+  showBatch(batch) {
+    this.batch = batch;
+    let [from, to] = [Infinity, 0];
+    for (const [, starts, ends, batches] of this.activity.spans) {
+      batches.forEach((b, i) => {
+        if (b !== batch) return;
+        from = Math.min(from, starts[i]);
+        to = Math.max(to, ends[i]);
+      });
+    }
+    this.show(from, to);
   }
 
   show(from, to) {
@@ -93,7 +117,8 @@ class TimelineView {
     });
     canvas.addEventListener("pointerleave", hideTip);
     canvas.addEventListener("dblclick", (e) => this.zoom(0.25, this.timeAt(e.offsetX)));
-    const keys = { "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2), 0: () => this.show(0, this.activity.seconds), ArrowLeft: () => this.move(-0.2), ArrowRight: () => this.move(0.2) };
+    const all = () => { this.batch = null; this.show(0, this.activity.seconds); };
+    const keys = { "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), "-": () => this.zoom(2), 0: all, ArrowLeft: () => this.move(-0.2), ArrowRight: () => this.move(0.2) };
     canvas.addEventListener("keydown", (e) => {
       if (!keys[e.key] || e.ctrlKey || e.metaKey || e.altKey) return;
       keys[e.key]();
@@ -154,7 +179,7 @@ class TimelineView {
     for (let row = first; row < rows && AXIS + row * ROW < bottom; row++) this.drawRow(c, colours, row);
     this.drawTransfers(c, colours);
     this.drawAxis(c, colours, top, total);
-    this.note.textContent = `${seconds(this.from)} to ${seconds(this.to)} of ${seconds(this.activity.seconds)}`;
+    this.note.textContent = `${this.batch === null ? "" : `micro-batch ${this.batch}: `}${seconds(this.from)} to ${seconds(this.to)} of ${seconds(this.activity.seconds)}`;
   }
 
   x(time) {
@@ -246,10 +271,10 @@ class TimelineView {
       }
       flush();
       const name = names[kinds[i]];
-      c.globalAlpha = name === "wait" ? WAITING : 1;
+      c.globalAlpha = name === "wait" ? WAITING : this.batch === null || batches[i] === this.batch ? 1 : OTHERS;
       c.fillStyle = KIND_COLOURS[name];
       c.fillRect(begin, y, width > 4 ? width - 0.6 : width, BAR);
-      if (batches[i] >= 0 && width > 16) {
+      if (batches[i] >= 0 && width > 16 && (this.batch === null || batches[i] === this.batch)) {
         c.fillStyle = inkOn(KIND_COLOURS[name]);
         c.textAlign = "center";
         const several = stagesOf[mesh].length > 1 && stages[i] >= 0 && width > 52;

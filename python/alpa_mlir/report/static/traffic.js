@@ -49,7 +49,7 @@ function drawCommunication() {
       { name: "Its use", of: (r) => r.utilization, text: (r) => percent(r.utilization), number: true },
     ], data.links, { caption: "Links" })] : [];
   const dear = data.ops.length ? [
-    el("h3", {}, "Where the time goes", el("span", { class: "quiet" }, " ops that are alike as one row, seconds of a step of all of them")),
+    el("h3", {}, "The dearest ops", el("span", { class: "quiet" }, " ops that are alike as one row, seconds of a step of all of them")),
     table([
       { name: "Op", of: (r) => r.op, node: (r) => [el("code", {}, r.op), el("div", { class: "quiet" }, r.where === r.op ? "" : r.where)] },
       { name: "Phase", of: (r) => r.phase },

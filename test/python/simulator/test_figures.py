@@ -1,0 +1,286 @@
+"""What a plan's first lines say is a function of the plan: checked on plans of all kinds by
+arithmetic that shares nothing with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from math import prod
+
+import alpa_mlir
+import jax
+import jax.numpy as jnp
+import pytest
+import zoo
+from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_mlir.simulator import simulate
+from alpa_mlir.simulator.figures import figures_of, percent_text, published_error
+from alpa_runtime.backends import xla
+from alpa_runtime.plan.strategy import strategy_text
+from test_equality import CLUSTER
+
+ROWS, SEQ, HIDDEN, LAYERS = 16, 32, 64, 1
+
+
+def gpt(**options):
+    return zoo.make_gpt(
+        zoo.GPTConfig(layers=LAYERS, hidden=HIDDEN, heads=4, seq=SEQ, vocab=128, **options)
+    )
+
+
+def pipeline(**options):
+    options = {"submeshes": [(1, 4)] * 2, "num_micro_batches": 4, **options}
+    return PipeshardParallel(**options)
+
+
+def mesh(method, **options):
+    return ShardParallel(mesh_shape=(2, 4), method=method, **options)
+
+
+# Each with a strategy in words: what the method forces, or a pattern of what it leaves open.
+PLANS = {
+    "data parallel": (gpt, ShardParallel(method="data-parallel"), "data 8"),
+    "ZeRO": (gpt, ShardParallel(method="zero-2"), r"data 8 \(ZeRO-[12]\)|data .* x data .*"),
+    "FSDP": (gpt, ShardParallel(method="zero-3"), "FSDP 8"),
+    "tensor": (gpt, mesh("megatron"), "data 2 x tensor 4"),
+    "sequence": (gpt, mesh("megatron-sequence"), "data 2 x tensor 4, sequence parallel"),
+    "micro-batches": (
+        gpt,
+        ShardParallel(method="data-parallel", num_micro_batches=2),
+        "data 8, 2 micro-batches",
+    ),
+    "1F1B": (
+        gpt,
+        pipeline(method="data-parallel", schedule="1f1b"),
+        "pipeline 2 x data 4, 4 micro-batches, 1F1B",
+    ),
+    "GPipe": (
+        gpt,
+        pipeline(method="zero-3", schedule="gpipe"),
+        "pipeline 2 x FSDP 4, 4 micro-batches, GPipe",
+    ),
+    "interleaved": (
+        gpt,
+        pipeline(
+            method="data-parallel",
+            schedule="interleaved-1f1b",
+            virtual_stages=2,
+            layer_ranges=[(0, 1), (1, 2), (2, 3), (3, 4)],
+            layers=4,
+        ),
+        "pipeline 2 x data 4, 4 micro-batches, interleaved x2",
+    ),
+    "remat": (
+        lambda: gpt(remat=True),
+        ShardParallel(method="data-parallel"),
+        "data 8, remat of whole layers",
+    ),
+    "scan": (lambda: gpt(scan=True), ShardParallel(method="data-parallel"), "data 8"),
+    "unequal stages": (
+        gpt,
+        PipeshardParallel(submeshes=[(1, 2), (1, 4)], num_micro_batches=2, method="data-parallel"),
+        r"pipeline 2 x \(data 2 in stage 0, data 4 in stage 1\), 2 micro-batches, .*",
+    ),
+    "searched": (gpt, AutoParallel(num_micro_batches=(1, 2)), ".*"),
+}
+
+
+@pytest.fixture(scope="module", params=PLANS)
+def planned(request):
+    make, method, words = PLANS[request.param]
+    model = make()
+    arguments = model.init(ROWS)
+    step = alpa_mlir.parallelize(model.step, cluster=CLUSTER, method=method, cache=False)
+    return request.param, model, arguments, step.plan(*arguments), words
+
+
+def product_flops(jaxpr, skipped=False):
+    """FLOPs of the dots of a program, and of those that it computes again."""
+    found = again = 0
+    for eqn in jaxpr.eqns:
+        inside = skipped or "rematted_computation" in str(eqn.source_info.name_stack)
+        if eqn.primitive.name == "dot_general":
+            (contracted, _), _ = eqn.params["dimension_numbers"]
+            shape = eqn.invars[0].aval.shape
+            flops = 2 * prod(eqn.outvars[0].aval.shape) * prod(shape[i] for i in contracted)
+            found += flops
+            again += flops * inside
+        times = eqn.params.get("length", 1)
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    of, repeated = product_flops(inner, inside)
+                    found, again = found + times * of, again + times * repeated
+    return found, again
+
+
+def test_speed(planned):
+    """Tokens by the batch, FLOPs by the dots of the program that JAX traced."""
+    _, model, arguments, found, _ = planned
+    plan = found.plan
+    figures = figures_of(plan)
+    seconds = plan.predicted["step_seconds"]
+    assert figures.tokens == ROWS * SEQ
+    assert figures.tokens_per_second == pytest.approx(ROWS * SEQ / seconds)
+    dots, again = product_flops(jax.make_jaxpr(model.step)(*arguments).jaxpr)
+    used = sum(len(mesh.devices) for mesh in plan.meshes)
+    peak = 2e10 * used  # Of the cluster's devices in float32.
+    # Norms, softmax and the update are a small part beside the dots.
+    assert 1.0 <= figures.mfu / ((dots - again) / seconds / peak) < 1.25
+    assert 1.0 <= figures.hfu / (dots / seconds / peak) < 1.25
+    assert figures.mfu <= figures.hfu < 1
+
+
+def test_memory_is_bounded(planned):
+    """Foreseen and simulated bytes, and those of the arrays that the step holds on a device."""
+    name, _, arguments, found, _ = planned
+    plan = found.plan
+    figures = figures_of(plan)
+    simulated = simulate(plan).memory
+    held = measured_bytes(found, arguments)
+    for row in figures.memory:
+        devices = plan.meshes[row.mesh].devices
+        # The driver places a micro-batch's rows before those of the last one are let go.
+        rows = ROWS // plan.num_micro_batches * SEQ * 2 * 4 / len(devices)
+        measured = max(held.get(device, 0) for device in devices) - rows
+        assert row.bound_bytes >= simulated[row.mesh].peak_bytes >= measured > 0, name
+        assert row.capacity_bytes == 2 * 2**30
+    assert figures.fullest.bound_bytes == max(row.bound_bytes for row in figures.memory)
+
+
+def measured_bytes(found, arguments):
+    """The most bytes of arrays on each device, looked at whenever a program was started."""
+    most: dict[int, int] = {}
+    before = {id(array) for array in jax.live_arrays()}
+    call = xla.Executable.call
+
+    def watched(program, args):
+        results = call(program, args)
+        buffers: dict[tuple[int, int], int] = {}  # Parts of arrays are arrays too.
+        for array in jax.live_arrays():
+            if id(array) not in before:
+                for shard in array.addressable_shards:
+                    place = shard.device.id, shard.data.unsafe_buffer_pointer()
+                    buffers[place] = shard.data.nbytes
+        now: dict[int, int] = {}
+        for (device, _), size in buffers.items():
+            now[device] = now.get(device, 0) + size
+        for device, size in now.items():
+            most[device] = max(most.get(device, 0), size)
+        return results
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(xla.Executable, "call", watched)
+        step = found.load(cache=False)
+        jax.block_until_ready(step(*jax.device_get(arguments)))
+    step.close()
+    return most
+
+
+def test_words(planned):
+    *_, found, words = planned
+    strategy = strategy_text(found.plan)
+    assert re.fullmatch(words, strategy), strategy
+    assert f"\nstrategy: {strategy}\n" in found.as_text()
+
+
+def test_lines(planned):
+    """Each number in the lines is the figure's, with as many digits as it shows."""
+    plan = planned[3].plan
+    figures = figures_of(plan, price=3.0)
+    text = "\n".join(figures.lines())
+    (mfu,) = re.findall(r"MFU ([\d.]+) %", text)
+    assert float(mfu) == pytest.approx(100 * figures.mfu, abs=0.0501)
+    (cost,) = re.findall(r"1B tokens for ([\d.,]+),", text)
+    assert float(cost.replace(",", "")) == pytest.approx(
+        3.0 * 8 * plan.predicted["step_seconds"] / 3600 / (ROWS * SEQ) * 1e9, rel=1e-3
+    )
+    ((bound, unit),) = re.findall(r"at most ([\d.]+) (KiB|MiB) of 2 GiB", text)
+    scale = {"KiB": 2**10, "MiB": 2**20}[unit]
+    assert float(bound) == pytest.approx(figures.fullest.bound_bytes / scale, rel=5e-3)
+    gaps = [stage.solver["gap"] for stage in plan.stages]
+    assert figures.gap == max(gaps)
+    if all(stage.solver["status"] == "optimal" for stage in plan.stages):
+        assert "proved optimal for these costs" in text
+    else:
+        (shown,) = re.findall(r"within ([\d.]+) % of the optimum", text)
+        assert max(gaps) <= float(shown) / 100 <= max(gaps) + 1e-3
+
+
+def test_frozen_weights_are_not_differentiated():
+    """Adapters beside frozen weights whose layers are computed again: forward, one product for the
+    inputs' gradients, and what recomputation adds counts in HFU alone."""
+    size, rows, layers = 128, 64, 8
+
+    def step(state, batch):
+        def loss(adapters):
+            x = batch
+            for weight, adapter in zip(state["frozen"], adapters, strict=True):
+                x = jax.checkpoint(lambda x, w, a: jnp.tanh(x @ w + a))(x, weight, adapter)
+            return jnp.mean(x**2)
+
+        gradients = jax.grad(loss)(state["adapters"])
+        adapters = [a - 0.1 * g for a, g in zip(state["adapters"], gradients, strict=True)]
+        return {"frozen": state["frozen"], "adapters": adapters}
+
+    state = {
+        "frozen": [jnp.ones((size, size))] * layers,
+        "adapters": [jnp.ones((1, size))] * layers,
+    }
+    method = ShardParallel(method="data-parallel")
+    plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method, cache=False).plan(
+        state, jnp.ones((rows, size))
+    )
+    figures = figures_of(plan.plan)
+    product = 2 * rows * size * size
+    assert figures.model_flops == pytest.approx((2 * layers - 1) * product, rel=0.12)
+    assert figures.hardware_flops > figures.model_flops + 0.9 * (layers - 1) * product
+
+
+def test_prices_count_idle_devices_and_rows():
+    plan = planned_mlp(ShardParallel(mesh_shape=(1, 4), method="data-parallel"))
+    figures = figures_of(plan, price=2.0)
+    assert (figures.num_devices, figures.idle_devices) == (4, 4)
+    seconds = plan.predicted["step_seconds"]
+    assert figures.unit_price == pytest.approx(2.0 * 8 * seconds / 3600 / 32 * 1e6)
+    assert "1M rows for" in "\n".join(figures.lines())
+    assert "rows/s" in figures.lines()[0]
+    assert figures_of(plan, price=2.0, tokens=320).unit_price == pytest.approx(
+        2.0 * 8 * seconds / 3600 / 320 * 1e9
+    )
+
+
+def planned_mlp(method):
+    def step(w, batch):
+        return w - 0.1 * jax.grad(lambda w: jnp.mean((batch @ w) ** 2))(w)
+
+    arguments = jnp.ones((64, 64)), jnp.ones((32, 64))
+    return alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*arguments).plan
+
+
+def test_what_a_plan_does_not_say_is_left_out():
+    plan = dataclasses.replace(planned_mlp(ShardParallel()), explanations={}, predicted={})
+    figures = figures_of(plan)
+    assert (figures.mfu, figures.tokens_per_second, figures.unit_price) == (None, None, None)
+    assert not any(line.startswith("predicted") for line in figures.lines())
+
+
+def test_only_the_presets_devices_are_judged():
+    cluster = alpa_mlir.Cluster.load("dgx-h100").with_hosts(0, 4)
+    described = json.loads(cluster.text)
+    found = published_error(described)
+    assert found is not None
+    assert found.least <= found.error <= found.most
+    slower = {**described, "device_types": {"h100": {}}}
+    assert published_error(slower) is None
+    assert published_error({**described, "name": "mine"}) is None
+
+
+def test_bounds_are_rounded_up():
+    assert percent_text(0.00201, up=True) == "0.21 %"
+    assert percent_text(0.002, up=True) == "0.20 %"
+    assert percent_text(1e-7, up=True) == "0.01 %"
+    assert percent_text(0.0, up=True) == "0.00 %"
+    assert percent_text(0.5214) == "52.1 %"
