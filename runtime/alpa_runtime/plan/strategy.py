@@ -205,6 +205,9 @@ def _text(plan: Plan, explanations: Sequence[Row | None]) -> str:
     parts += _some_stages(
         "sequence parallel", [_splits_sequence(plan, i, e) for i, e in enumerate(explanations)]
     )
+    experts = [_expert_parts(plan, i, e) for i, e in enumerate(explanations)]
+    for size in dict.fromkeys(size for size in experts if size > 1):
+        parts += _some_stages(f"expert parallel {size}", [found == size for found in experts])
     if plan.num_micro_batches > 1:
         parts.append(f"{plan.num_micro_batches} micro-batches")
     parts += _schedule(plan, groups, count)
@@ -422,6 +425,18 @@ def _splits_sequence(plan: Plan, index: int, found: Row | None) -> bool:
             summed += row["compute_seconds"]
             scattered += row["compute_seconds"] * any(result[len(result) > 2 : -1])
     return scattered > _MOST * summed > 0
+
+
+def _expert_parts(plan: Plan, index: int, found: Row | None) -> int:
+    """Over how many parts of a stage's devices experts lie, along axes that split something else in
+    most products."""
+    mesh = plan.stages[index].mesh
+    kinds = _kinds(plan, mesh, [found])
+    if kinds is None or found is None:
+        return 1
+    least = _LITTLE * found.get("product_seconds", 0.0)
+    rows = zip(plan.meshes[mesh].shape, kinds, found["axes"], strict=True)
+    return prod(n for n, kind, row in rows if kind != "expert" and row["expert"] > least)
 
 
 # Of a stage's products. What a recomputed layer ends with is not needed again.

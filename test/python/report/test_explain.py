@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
-from alpa_runtime.plan.strategy import strategy_text
+from alpa_runtime.plan.strategy import strategy_of, strategy_text
 from jax.ad_checkpoint import checkpoint_name
 from simulated import mlp
 from test_equality import CLUSTER
@@ -149,6 +149,15 @@ def test_experts_in_words():
     method = ShardParallel(mesh_shape=(1, 4), method="manual", in_shardings=pins)
     plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*arguments).plan
     assert strategy_text(plan) == "expert 4"
+
+
+def test_experts_beside_data_in_words():
+    """An axis that splits examples in most products, and experts in theirs."""
+    plan = plan_of(ShardParallel(mesh_shape=(2, 4), method="data-parallel"))
+    assert strategy_of(plan).text == "data 8"
+    found = plan.explanation(0)
+    found["axes"][1]["expert"] = 0.2 * found["product_seconds"]
+    assert strategy_of(plan, [found]).text == "data 8, expert parallel 4"
 
 
 def test_idle_devices_are_named_with_the_reason():
