@@ -111,6 +111,9 @@ class _Timed:
     def memory_bytes(self) -> int:
         return self._program.memory_bytes()
 
+    def memory_stats(self) -> dict[str, int]:
+        return self._program.memory_stats()
+
 
 class _TimedBackend:
     """A backend whose stages' programs note their seconds, by label."""

@@ -29,7 +29,8 @@ from alpa_runtime.parallel_step import (
     phase,
 )
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import Tried, parallelism_text, plan_summary, tried_text
+from alpa_runtime.plan.plan import Tried, plan_summary, tried_text
+from alpa_runtime.plan.strategy import strategy_text
 from alpa_runtime.worker_group import Hosts
 
 from alpa_mlir import session
@@ -595,7 +596,7 @@ def _show(text: str) -> None:
 
 
 def _runs_text(plan: Plan) -> str:
-    words = parallelism_text(plan)
+    words = strategy_text(plan)
     summary = f"{plan_summary(plan)}{words and f', {words}'}"
     return f"{summary}, for cluster {plan.cluster['name']}" if "name" in plan.cluster else summary
 
