@@ -35,8 +35,7 @@ public:
     }
     findRest();
     best.leastSum = rest[0];
-    lowerBound = std::max(averageOf(rest[0]), leastOfShare());
-    if (lowerBound >= problem.mostSeconds)
+    if (rest[0] == kInfinity || averageOf(rest[0]) >= problem.mostSeconds)
       return std::move(best);
     stages.resize(numStages);
     meshes.resize(problem.numMeshes);
@@ -75,7 +74,7 @@ private:
   }
   double averageOf(double sum) const { return sum / double(problem.numMeshes); }
   bool isGoodEnough() const {
-    return best.seconds * (1 - problem.tolerance) <= lowerBound || steps >= kMostSteps;
+    return best.seconds * (1 - problem.tolerance) <= averageOf(rest[0]) || steps >= kMostSteps;
   }
 
   std::vector<Option> findOptions(unsigned stage, unsigned view, unsigned lo, unsigned hi) const {
@@ -126,31 +125,6 @@ private:
   }
   double restOf(unsigned stage, unsigned lo) const {
     return rest[size_t(stage) * (numLayers + 1) + lo];
-  }
-
-  /// Some mesh has an even share of the layers, or more: the fewest seconds of as many in one
-  /// stage for each round, wherever these begin.
-  double leastOfShare() const {
-    unsigned share = (numLayers + problem.numMeshes - 1) / problem.numMeshes;
-    std::vector<double> least(numLayers + 2, kInfinity); // Of one stage, by layers.
-    for (unsigned mesh = 0; mesh < problem.numMeshes; ++mesh)
-      for (unsigned lo = 0; lo < numLayers; ++lo)
-        for (unsigned hi = lo + 1; hi <= numLayers; ++hi)
-          least[hi - lo] = std::min(
-              least[hi - lo], fastest[(size_t(mesh) * numLayers + lo) * (numLayers + 1) + hi]);
-    for (unsigned count = numLayers; count > 0; --count)
-      least[count] = std::min(least[count], least[count + 1]);
-    std::vector<double> sums(share + 1, kInfinity);
-    sums[0] = 0;
-    for (unsigned round = 0; round < problem.stagesPerMesh; ++round) {
-      std::vector<double> longer(share + 1, kInfinity);
-      for (unsigned count = 0; count <= share; ++count)
-        for (unsigned last = 1; last <= std::max(count, 1u); ++last)
-          longer[count] =
-              std::min(longer[count], least[last] + sums[count - std::min(count, last)]);
-      sums = std::move(longer);
-    }
-    return sums[share];
   }
 
   /// The cut whose slowest stage is the fastest.
@@ -465,7 +439,6 @@ private:
   llvm::DenseMap<size_t, unsigned> known;  // Options by stage, view and layers.
   std::deque<std::vector<Option>> options; // Stay where they are.
   std::vector<double> fastest, rest;
-  double lowerBound = 0; // Of the busiest mesh.
   std::vector<VirtualStage> stages;
   std::vector<Mesh> meshes;
   size_t steps = 0;
