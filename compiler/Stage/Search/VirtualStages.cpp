@@ -30,13 +30,20 @@ public:
 
   VirtualStagePlan run() {
     if (!problem.layerRanges.empty()) {
-      takeGiven();
+      Cut cut{0};
+      for (auto [lo, hi] : problem.layerRanges)
+        cut.push_back(hi);
+      takeGiven(cut);
       return std::move(best);
     }
     findRest();
     best.leastSum = rest[0];
     if (rest[0] == kInfinity || averageOf(rest[0]) >= problem.mostSeconds)
       return std::move(best);
+    if (numStages == numLayers) { // There is no other cut.
+      takeGiven(evenLayers());
+      return std::move(best);
+    }
     stages.resize(numStages);
     meshes.resize(problem.numMeshes);
     for (const Cut &cut : {evenSeconds(), evenLayers()})
@@ -322,10 +329,7 @@ private:
   }
 
   /// With the cut given, no mesh depends on another.
-  void takeGiven() {
-    Cut cut{0};
-    for (auto [lo, hi] : problem.layerRanges)
-      cut.push_back(hi);
+  void takeGiven(const Cut &cut) {
     std::vector<Load> loads;
     double most = 0;
     for (unsigned mesh = 0; mesh < problem.numMeshes; ++mesh) {
