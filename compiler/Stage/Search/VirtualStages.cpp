@@ -48,14 +48,15 @@ public:
     meshes.resize(problem.numMeshes);
     for (const Cut &cut : {evenSeconds(), evenLayers()})
       improve(cut);
+    stepsOfBest = steps;
     if (!isGoodEnough())
       place(0, 0);
     return std::move(best);
   }
 
 private:
-  /// Choices that are looked at in all; about a fifth of a second.
-  static constexpr size_t kMostSteps = 2000000;
+  /// Choices that are looked at in all, about a fifth of a second, and without a better cut.
+  static constexpr size_t kMostSteps = 2000000, kMostInVain = 200000;
 
   /// Where stages begin, and the number of layers.
   using Cut = llvm::SmallVector<unsigned>;
@@ -81,7 +82,8 @@ private:
   }
   double averageOf(double sum) const { return sum / double(problem.numMeshes); }
   bool isGoodEnough() const {
-    return best.seconds * (1 - problem.tolerance) <= averageOf(rest[0]) || steps >= kMostSteps;
+    return best.seconds * (1 - problem.tolerance) <= averageOf(rest[0]) || steps >= kMostSteps ||
+           steps >= stepsOfBest + kMostInVain;
   }
 
   std::vector<Option> findOptions(unsigned stage, unsigned view, unsigned lo, unsigned hi) const {
@@ -428,6 +430,7 @@ private:
     if (table[lo].seconds >= best.seconds)
       return;
     best.seconds = table[lo].seconds;
+    stepsOfBest = steps;
     for (unsigned m = 0, from = lo; m < problem.numMeshes; ++m) {
       const Entry &entry = table[size_t(m) * row + from];
       unsigned stage = lastRound + m;
@@ -445,7 +448,7 @@ private:
   std::vector<double> fastest, rest;
   std::vector<VirtualStage> stages;
   std::vector<Mesh> meshes;
-  size_t steps = 0;
+  size_t steps = 0, stepsOfBest = 0;
   VirtualStagePlan best;
 };
 
