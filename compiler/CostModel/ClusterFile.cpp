@@ -65,13 +65,18 @@ constexpr int64_t kMaxMultiprocessors = 100'000;
 constexpr StringRef kRate = "a positive number of bytes a second, such as 9e11, 900GB/s or 400Gb/s";
 constexpr StringRef kDuration = "a number of seconds, zero or more, such as 3e-6 or 3us";
 
-/// Reads the fields of a cluster; every method returns false after an error.
+/// Whether all of a list, each of which was looked at.
+static bool all(std::initializer_list<bool> read) { return !llvm::is_contained(read, false); }
+
+/// Reads the fields of a cluster, all that can be read: every method returns false after an error,
+/// and what does not follow from it is read nevertheless.
 class ClusterReader : FieldReader {
 public:
   ClusterReader(StringRef where) : FieldReader(where) {}
 
   llvm::Expected<Cluster> read(const YamlValue &root) {
-    if (readCluster(root))
+    readCluster(root);
+    if (messages.empty())
       return std::move(cluster);
     return takeError();
   }
@@ -88,20 +93,26 @@ private:
     return true;
   }
 
+  /// Whether it is a mapping; other fields than these are errors that stop nothing.
+  bool checkFields(const YamlValue &value, StringRef path, llvm::ArrayRef<StringRef> fields,
+                   StringRef expected) {
+    return checkMap(value, path, fields, expected) || value.kind == YamlValue::Map;
+  }
+
   bool readLink(const YamlValue &links, const Twine &where, StringRef name, Link &link) {
     const YamlValue *value = child(links, where.str(), name, "bandwidth and latency");
     std::string path = (where + "." + name).str();
     return value &&
-           checkMap(*value, path, {"bandwidth", "latency", "efficiency", "nccl", "groups"},
-                    "bandwidth and latency") &&
-           readQuantity(*value, path, "bandwidth", kBytesPerSecond, kRate,
-                        link.bandwidthBytesPerSecond) &&
-           readQuantity(*value, path, "latency", kSeconds, kDuration, link.latencySeconds,
-                        /*allowZero=*/true) &&
-           readPart(*value, path, "efficiency", link.efficiency) &&
-           readGroups(*value, path, name == "intra_host", link) &&
-           readNccl(*value, path, name == "intra_host" || (name == "inter_host" && cluster.racks),
-                    link);
+           checkFields(*value, path, {"bandwidth", "latency", "efficiency", "nccl", "groups"},
+                       "bandwidth and latency") &&
+           all({readQuantity(*value, path, "bandwidth", kBytesPerSecond, kRate,
+                             link.bandwidthBytesPerSecond),
+                readQuantity(*value, path, "latency", kSeconds, kDuration, link.latencySeconds,
+                             /*allowZero=*/true),
+                readPart(*value, path, "efficiency", link.efficiency)}) &&
+           all({readGroups(*value, path, name == "intra_host", link),
+                readNccl(*value, path,
+                         name == "intra_host" || (name == "inter_host" && cluster.racks), link)});
   }
 
   /// Bandwidths of fewer devices than a host has.
@@ -192,45 +203,49 @@ private:
     DeviceType type;
     type.name = name.str();
     std::string path = "device_types." + type.name;
-    if (!checkMap(value, path,
-                  {"memory_bytes", "memory_bandwidth", "peak_flops", "efficiency",
-                   "multiprocessors", "launch", "overlap_slowdown", "collective_matmul",
-                   "compute_capability"},
-                  "memory_bytes, memory_bandwidth and peak_flops") ||
-        !readBytes(value, path, "memory_bytes", type.memoryBytes) ||
-        !readQuantity(value, path, "memory_bandwidth", kBytesPerSecond, kRate,
-                      type.memoryBandwidthBytesPerSecond) ||
-        (value.find("multiprocessors") &&
-         !readCount(value, path, "multiprocessors", kMaxMultiprocessors, type.multiprocessors)) ||
-        (value.find("launch") &&
-         !readQuantity(value, path, "launch", kSeconds, kDuration, type.launchSeconds,
-                       /*allowZero=*/true)) ||
-        !readPart(value, path, "overlap_slowdown", type.overlapSlowdown,
-                  "what work loses for each second of a collective beside it, more than 0 and at "
-                  "most 1") ||
-        !readFlag(value, path, "collective_matmul", type.collectiveMatmul) ||
-        (value.find("compute_capability") &&
-         !readNumber(value, path, "compute_capability", "a version of CUDA devices, such as 9.0",
-                     type.computeCapability)))
-      return false;
+    bool isRead =
+        checkFields(value, path,
+                    {"memory_bytes", "memory_bandwidth", "peak_flops", "efficiency",
+                     "multiprocessors", "launch", "overlap_slowdown", "collective_matmul",
+                     "compute_capability"},
+                    "memory_bytes, memory_bandwidth and peak_flops") &&
+        all({readBytes(value, path, "memory_bytes", type.memoryBytes),
+             readQuantity(value, path, "memory_bandwidth", kBytesPerSecond, kRate,
+                          type.memoryBandwidthBytesPerSecond),
+             !value.find("multiprocessors") || readCount(value, path, "multiprocessors",
+                                                         kMaxMultiprocessors, type.multiprocessors),
+             !value.find("launch") ||
+                 readQuantity(value, path, "launch", kSeconds, kDuration, type.launchSeconds,
+                              /*allowZero=*/true),
+             readPart(value, path, "overlap_slowdown", type.overlapSlowdown,
+                      "what work loses for each second of a collective beside it, more than 0 and "
+                      "at most 1"),
+             readFlag(value, path, "collective_matmul", type.collectiveMatmul),
+             !value.find("compute_capability") ||
+                 readNumber(value, path, "compute_capability",
+                            "a version of CUDA devices, such as 9.0", type.computeCapability),
+             value.kind != YamlValue::Map || readRates(value, path, type)});
+    cluster.deviceTypes.push_back(std::move(type)); // Hosts may name it.
+    return isRead;
+  }
+
+  bool readRates(const YamlValue &value, std::string path, DeviceType &type) {
     constexpr StringRef expected = "a mapping from dtype to FLOP/s that has float32";
     constexpr StringRef dtypes[] = {"float64", "float32", "tf32",   "bfloat16",
                                     "float16", "float8",  "float4", "int8"};
     const YamlValue *peak = child(value, path, "peak_flops", expected);
     path += ".peak_flops";
-    if (!peak || !checkMap(*peak, path, dtypes, expected))
+    if (!peak || !checkFields(*peak, path, dtypes, expected))
       return false;
+    bool isRead = true;
     for (const auto &[dtype, number] : peak->map)
-      if (!readQuantity(*peak, path, dtype, kFlops,
-                        "a positive number of FLOP/s, such as 312e12 or 312TFLOPS",
-                        type.peakFlopsPerSecond[dtype]))
-        return false;
+      if (llvm::is_contained(dtypes, StringRef(dtype)))
+        isRead &= readQuantity(*peak, path, dtype, kFlops,
+                               "a positive number of FLOP/s, such as 312e12 or 312TFLOPS",
+                               type.peakFlopsPerSecond[dtype]);
     if (!type.peakFlopsPerSecond.count("float32"))
-      return error(*peak, path + ".float32", "nothing", "a positive number of FLOP/s");
-    if (!readEfficiency(value, type))
-      return false;
-    cluster.deviceTypes.push_back(std::move(type));
-    return true;
+      isRead = error(*peak, path + ".float32", "nothing", "a positive number of FLOP/s");
+    return all({isRead, readEfficiency(value, type)});
   }
 
   bool readEfficiency(const YamlValue &value, DeviceType &type) {
@@ -244,14 +259,15 @@ private:
     fields.push_back("memory");
     fields.push_back("attention");
     fields.push_back("unaligned");
-    if (!checkMap(
+    if (!checkFields(
             *parts, path, fields,
             "a mapping from dtype or memory to a part of the peak, more than 0 and at most 1"))
       return false;
+    bool isRead = true;
     for (const auto &[name, part] : parts->map)
-      if (!readPart(*parts, path, name, type.efficiency[name]))
-        return false;
-    return true;
+      if (llvm::is_contained(fields, StringRef(name)))
+        isRead &= readPart(*parts, path, name, type.efficiency[name]);
+    return isRead;
   }
 
   /// A file beside the description, or the tables themselves.
@@ -273,7 +289,7 @@ private:
       profile = readProfile(value, where);
     }
     if (!profile) {
-      message = llvm::toString(profile.takeError());
+      messages.push_back(llvm::toString(profile.takeError()));
       return false;
     }
     auto isKnown = [&](StringRef name) {
@@ -292,55 +308,43 @@ private:
 
   /// Links of one kind of hosts, where they differ from the cluster's.
   bool readHostLinks(const YamlValue &links, StringRef path, Host &host) {
-    if (!checkMap(links, path, {"intra_host", "inter_host"}, "intra_host or inter_host"))
+    if (!checkFields(links, path, {"intra_host", "inter_host"}, "intra_host or inter_host"))
       return false;
     auto read = [&](StringRef name, std::optional<Link> &link) {
       return !links.find(name) || readLink(links, path, name, link.emplace());
     };
-    return read("intra_host", host.intraHost) && read("inter_host", host.interHost);
+    return all({read("intra_host", host.intraHost), read("inter_host", host.interHost)});
   }
 
   bool readHostMemory(const YamlValue &value, StringRef path, Host &host) {
     HostMemory &memory = host.memory.emplace();
-    return checkMap(value, path, {"bytes", "bandwidth", "latency", "efficiency"},
-                    "{bytes, bandwidth, latency}, of the host and of a device's way to it") &&
-           readBytes(value, path, "bytes", memory.bytes) &&
-           readQuantity(value, path, "bandwidth", kBytesPerSecond, kRate,
-                        memory.link.bandwidthBytesPerSecond) &&
-           readQuantity(value, path, "latency", kSeconds, kDuration, memory.link.latencySeconds,
-                        /*allowZero=*/true) &&
-           readPart(value, path, "efficiency", memory.link.efficiency);
+    return checkFields(value, path, {"bytes", "bandwidth", "latency", "efficiency"},
+                       "{bytes, bandwidth, latency}, of the host and of a device's way to it") &&
+           all({readBytes(value, path, "bytes", memory.bytes),
+                readQuantity(value, path, "bandwidth", kBytesPerSecond, kRate,
+                             memory.link.bandwidthBytesPerSecond),
+                readQuantity(value, path, "latency", kSeconds, kDuration,
+                             memory.link.latencySeconds,
+                             /*allowZero=*/true),
+                readPart(value, path, "efficiency", memory.link.efficiency)});
   }
 
   bool readHosts(const YamlValue &value, StringRef path) {
     constexpr StringRef expected =
         "{count, devices, device_type, nics, links, host_memory} or a list of these";
-    if (!checkMap(value, path, {"count", "devices", "device_type", "nics", "links", "host_memory"},
-                  expected))
+    if (!checkFields(value, path,
+                     {"count", "devices", "device_type", "nics", "links", "host_memory"}, expected))
       return false;
     int64_t count = 1;
     Host host;
-    if ((value.find("count") && !readCount(value, path, "count", kMaxHosts, count)) ||
-        (value.find("nics") && !readCount(value, path, "nics", kMaxDevicesPerHost, host.nics)) ||
-        !readCount(value, path, "devices", kMaxDevicesPerHost, host.devices))
+    const YamlValue *links = value.find("links"), *memory = value.find("host_memory");
+    if (!all({!value.find("count") || readCount(value, path, "count", kMaxHosts, count),
+              !value.find("nics") || readCount(value, path, "nics", kMaxDevicesPerHost, host.nics),
+              readCount(value, path, "devices", kMaxDevicesPerHost, host.devices),
+              readDeviceTypeOf(value, path, host),
+              !links || readHostLinks(*links, join(path, "links"), host),
+              !memory || readHostMemory(*memory, join(path, "host_memory"), host)}))
       return false;
-    const YamlValue *type = child(value, path, "device_type", "the name of a device type");
-    if (!type)
-      return false;
-    std::vector<StringRef> names;
-    for (const DeviceType &known : cluster.deviceTypes)
-      names.push_back(known.name);
-    auto found = llvm::find(names, type->text);
-    if (type->kind != YamlValue::Scalar || found == names.end())
-      return error(*type, join(path, "device_type"), type->describe(),
-                   "one of the device types: " + llvm::join(names, ", "));
-    host.deviceType = found - names.begin();
-    if (const YamlValue *links = value.find("links"))
-      if (!readHostLinks(*links, join(path, "links"), host))
-        return false;
-    if (const YamlValue *memory = value.find("host_memory"))
-      if (!readHostMemory(*memory, join(path, "host_memory"), host))
-        return false;
     if (static_cast<int64_t>(cluster.hosts.size()) + count > kMaxHosts)
       return error(value, path, "more hosts than can be planned for",
                    "at most " + Twine(kMaxHosts));
@@ -352,63 +356,86 @@ private:
     return true;
   }
 
-  bool readRacks(const YamlValue &value) {
-    Racks &racks = cluster.racks.emplace();
-    return checkMap(value, "racks", {"hosts", "nics"}, "{hosts, nics}, the same of each rack") &&
-           readCount(value, "racks", "hosts", kMaxHosts, racks.hosts) &&
-           (!value.find("nics") ||
-            readCount(value, "racks", "nics", kMaxHosts * kMaxDevicesPerHost, racks.nics));
+  bool readDeviceTypeOf(const YamlValue &value, StringRef path, Host &host) {
+    const YamlValue *type = child(value, path, "device_type", "the name of a device type");
+    if (!type)
+      return false;
+    std::vector<StringRef> names;
+    for (const DeviceType &known : cluster.deviceTypes)
+      names.push_back(known.name);
+    auto found = llvm::find(names, type->text);
+    if (type->kind != YamlValue::Scalar || found == names.end())
+      return error(*type, join(path, "device_type"), type->describe(),
+                   "one of the device types: " + llvm::join(names, ", "));
+    host.deviceType = found - names.begin();
+    return true;
   }
 
-  bool readCluster(const YamlValue &root) {
-    constexpr StringRef fields[] = {"name", "device_types", "hosts", "racks", "links", "profile"};
-    if (!checkMap(root, "cluster", fields,
-                  "fields name, device_types, hosts, racks, links and profile"))
-      return false;
-    for (const auto &[key, value] : root.map)
-      if (key == "name") {
-        if (value.kind != YamlValue::Scalar || value.text.empty())
-          return error(value, "name", value.describe(), "a name");
-        cluster.name = value.text;
-      }
+  bool readRacks(const YamlValue &value) {
+    Racks &racks = cluster.racks.emplace();
+    return checkFields(value, "racks", {"hosts", "nics"}, "{hosts, nics}, the same of each rack") &&
+           all({readCount(value, "racks", "hosts", kMaxHosts, racks.hosts),
+                !value.find("nics") ||
+                    readCount(value, "racks", "nics", kMaxHosts * kMaxDevicesPerHost, racks.nics)});
+  }
 
-    constexpr StringRef typesExpected = "a mapping from name to device type";
-    const YamlValue *types = child(root, "", "device_types", typesExpected);
+  void readCluster(const YamlValue &root) {
+    constexpr StringRef fields[] = {"name", "device_types", "hosts", "racks", "links", "profile"};
+    if (!checkFields(root, "cluster", fields,
+                     "fields name, device_types, hosts, racks, links and profile"))
+      return;
+    if (const YamlValue *name = root.find("name")) {
+      if (name->kind != YamlValue::Scalar || name->text.empty())
+        error(*name, "name", name->describe(), "a name");
+      cluster.name = name->text;
+    }
+    if (const YamlValue *racks = root.find("racks"))
+      readRacks(*racks);
+    if (readDeviceTypes(root))
+      readAllHosts(root);
+
+    if (const YamlValue *links = child(root, "", "links", "intra_host and inter_host");
+        links && checkFields(*links, "links", {"intra_host", "inter_host", "inter_rack"},
+                             "intra_host and inter_host, and with racks inter_rack")) {
+      const YamlValue *between = links->find("inter_rack");
+      if (between && !cluster.racks)
+        error(*between, "links.inter_rack", between->describe(),
+              "racks: {hosts: ..} beside it, or no such link");
+      readLink(*links, "links", "intra_host", cluster.intraHost);
+      readLink(*links, "links", "inter_host", cluster.interHost);
+      if (cluster.racks)
+        readLink(*links, "links", "inter_rack", cluster.racks->interRack);
+    }
+    if (const YamlValue *profile = root.find("profile"); profile && messages.empty())
+      readMeasured(*profile);
+  }
+
+  /// Whether hosts can name types.
+  bool readDeviceTypes(const YamlValue &root) {
+    constexpr StringRef expected = "a mapping from name to device type";
+    const YamlValue *types = child(root, "", "device_types", expected);
     if (!types)
       return false;
     if (types->kind != YamlValue::Map || types->map.empty())
       return error(*types, "device_types", types->kind == YamlValue::Map ? "{}" : types->describe(),
-                   typesExpected);
+                   expected);
     for (const auto &[name, value] : types->map)
-      if (!readDeviceType(name, value))
-        return false;
+      readDeviceType(name, value);
+    return true;
+  }
 
-    if (const YamlValue *racks = root.find("racks"); racks && !readRacks(*racks))
-      return false;
+  void readAllHosts(const YamlValue &root) {
     const YamlValue *hosts = child(root, "", "hosts", "at least one host");
     if (!hosts)
-      return false;
-    if (hosts->kind == YamlValue::List) {
-      if (hosts->list.empty())
-        return error(*hosts, "hosts", "an empty list", "at least one host");
-      for (auto [index, host] : llvm::enumerate(hosts->list))
-        if (!readHosts(host, llvm::formatv("hosts[{0}]", index).str()))
-          return false;
-    } else if (!readHosts(*hosts, "hosts")) {
-      return false;
+      return;
+    if (hosts->kind != YamlValue::List) {
+      readHosts(*hosts, "hosts");
+      return;
     }
-
-    const YamlValue *links = child(root, "", "links", "intra_host and inter_host");
-    if (!links || !checkMap(*links, "links", {"intra_host", "inter_host", "inter_rack"},
-                            "intra_host and inter_host, and with racks inter_rack"))
-      return false;
-    if (const YamlValue *between = links->find("inter_rack"); between && !cluster.racks)
-      return error(*between, "links.inter_rack", between->describe(),
-                   "racks: {hosts: ..} beside it, or no such link");
-    return readLink(*links, "links", "intra_host", cluster.intraHost) &&
-           readLink(*links, "links", "inter_host", cluster.interHost) &&
-           (!cluster.racks || readLink(*links, "links", "inter_rack", cluster.racks->interRack)) &&
-           (!root.find("profile") || readMeasured(*root.find("profile")));
+    if (hosts->list.empty())
+      error(*hosts, "hosts", "an empty list", "at least one host");
+    for (auto [index, host] : llvm::enumerate(hosts->list))
+      readHosts(host, llvm::formatv("hosts[{0}]", index).str());
   }
 
   Cluster cluster;

@@ -163,23 +163,31 @@ llvm::Expected<YamlValue> cost::readYaml(StringRef text, StringRef where, String
 
 bool FieldReader::error(const YamlValue &at, const Twine &field, const Twine &found,
                         const Twine &expected) {
-  message = (where + ":" + Twine(std::max(at.line, 1u)) + ": field '" + field + "': found " +
-             found + ", expected " + expected)
-                .str();
+  messages.push_back((where + ":" + Twine(std::max(at.line, 1u)) + ": field '" + field +
+                      "': found " + found + ", expected " + expected)
+                         .str());
   return false;
 }
 
-llvm::Error FieldReader::takeError() const { return fail(message); }
+llvm::Error FieldReader::takeError() const {
+  constexpr size_t most = 20;
+  llvm::ArrayRef<std::string> shown = llvm::ArrayRef(messages).take_front(most);
+  std::string text = llvm::join(shown, "\n");
+  if (messages.size() > most)
+    text += llvm::formatv("\nand {0} more", messages.size() - most).str();
+  return fail(text);
+}
 
 bool FieldReader::checkMap(const YamlValue &value, StringRef path, llvm::ArrayRef<StringRef> fields,
                            StringRef expected) {
   if (value.kind != YamlValue::Map)
     return error(value, path, value.describe(), expected);
+  bool allKnown = true;
   for (const auto &[name, child] : value.map)
     if (!llvm::is_contained(fields, name))
-      return error(child, join(path, name), "an unknown field",
-                   "one of " + llvm::join(fields, ", "));
-  return true;
+      allKnown =
+          error(child, join(path, name), "an unknown field", "one of " + llvm::join(fields, ", "));
+  return allKnown;
 }
 
 std::string FieldReader::join(StringRef path, StringRef name) {

@@ -44,13 +44,14 @@ struct Unit {
   int exponent = 0;
 };
 
-/// Reads fields; every method returns false (or null) after an error.
+/// Reads fields; every method returns false (or null) after an error. Errors are collected.
 class FieldReader {
 protected:
   FieldReader(llvm::StringRef where) : where(where) {}
 
   bool error(const YamlValue &at, const llvm::Twine &field, const llvm::Twine &found,
              const llvm::Twine &expected);
+  /// All of them, a line each.
   llvm::Error takeError() const;
   bool checkMap(const YamlValue &value, llvm::StringRef path,
                 llvm::ArrayRef<llvm::StringRef> fields, llvm::StringRef expected);
@@ -68,7 +69,7 @@ protected:
                  int64_t &result);
 
   std::string where;
-  std::string message;
+  std::vector<std::string> messages;
 };
 
 /// The shortest text that reads back as the same number.

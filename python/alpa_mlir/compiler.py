@@ -15,6 +15,7 @@ from alpa_runtime.plan import Plan
 from alpa_mlir.errors import (
     ERROR_CLASSES,
     AlpaError,
+    ClusterFileError,
     PassError,
     UnsupportedOpError,
 )
@@ -53,9 +54,12 @@ class _CompilerError(Protocol):
 
 
 def _named(error: _CompilerError, where: str = "") -> AlpaError:
-    """The error's class by its code; notes are parts of the line."""
-    lines = [_first_line(error.what), *(f"(note: {_first_line(note)})" for note in error.notes)]
-    return ERROR_CLASSES[error.code](" ".join(lines), where=error.where or where, fix=error.fix)
+    """The error's class by its code; notes are parts of the line. Of a cluster file all errors are
+    said, a line each."""
+    made = ERROR_CLASSES[error.code]
+    what = error.what.strip() if made is ClusterFileError else _first_line(error.what)
+    lines = [what, *(f"(note: {_first_line(note)})" for note in error.notes)]
+    return made(" ".join(lines), where=error.where or where, fix=error.fix)
 
 
 def _first_line(text: str) -> str:

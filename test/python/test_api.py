@@ -305,6 +305,30 @@ def test_bad_clusters(text, message):
         alpa_mlir.Cluster.from_yaml(text, "c.yaml")
 
 
+def test_all_errors_of_a_cluster_are_said():
+    text = """
+device_types:
+  a: {memory_bytes: 80 apples, memory_bandwidth: 2TB/s, peak_flops: {float32: 1, bf16: 3}, speed: 3}
+hosts:
+  - {count: 0, devices: 8, device_type: a}
+  - {devices: 8, device_type: b}
+links:
+  intra_host: {bandwidth: 300GB/s, latency: fast, nccl: {ll: 1s}}
+"""
+    with pytest.raises(ClusterFileError) as raised:
+        alpa_mlir.Cluster.from_yaml(text, "c.yaml")
+    fields = re.findall(r"^c.yaml:(\d+): field '([^']*)'", str(raised.value), re.MULTILINE)
+    assert sorted((int(line), field) for line, field in fields) == [
+        (3, "device_types.a.memory_bytes"),
+        (3, "device_types.a.peak_flops.bf16"),
+        (3, "device_types.a.speed"),
+        (5, "hosts[0].count"),
+        (6, "hosts[1].device_type"),
+        (7, "links.inter_host"),
+        (8, "links.intra_host.latency"),
+    ]
+
+
 def test_negative_fields_of_clusters():
     text = alpa_mlir.Cluster.load("cpu-test").as_text()
     with pytest.raises(ClusterFileError, match=r"c.yaml:\d+: field .*memory_bytes.*-5"):
