@@ -1061,7 +1061,8 @@ def find_plan(
     Args:
         method: settled for the cluster (`Method.settled`).
         kept_in: a folder of plans from before, to which this one is added; None for no folder.
-        near: a plan from before, near which to look; where nothing fits there, everywhere.
+        near: a plan from before, near which to look; everywhere where the method rules that plan
+            out or nothing fits there, and as well where devices stay idle there.
         progress: True for a bar, or a function of (candidates tried, candidates known of, what is
             tried now).
 
@@ -1108,12 +1109,22 @@ def find_plan(
                 near=near,
             )
 
+        if near is not None and near.is_ruled_out(method):
+            near = None
         try:
             chosen, timed_out_solves = find(near)
         except InfeasiblePlanError:
             if near is None:
                 raise
             chosen, timed_out_solves = find(None)
+        else:
+            if near is not None and _leaves_idle(chosen.found.plan, cluster, method):
+                other, timed_out = find(None)
+                one, two = (
+                    x.found.plan.predicted.get("step_seconds", inf) for x in (other, chosen)
+                )
+                if one < two:
+                    chosen, timed_out_solves = other, timed_out
     plan = replace(
         chosen.found.plan,
         tried=chosen.tried,
@@ -1127,6 +1138,13 @@ def find_plan(
     if cache is not None and not plan.timed_out_solves:  # Another search may find a better one.
         cache.put(name, plan)
     return plan
+
+
+def _leaves_idle(plan: Plan, cluster: Cluster, method: Method) -> bool:
+    """Whether a plan has fewer devices than it may."""
+    most = getattr(method, "max_devices", None)
+    used = sum(len(mesh.devices) for mesh in plan.meshes)
+    return used < min(cluster.num_devices, most or cluster.num_devices)
 
 
 _PLACED_ON_HOST = '_xla_buffer_placement = "pinned_host"'

@@ -22,6 +22,7 @@ class WarmStart:
 
     Attributes:
         submeshes, layers, schedule: as the options of `alpa-search-stages` have them.
+        num_stages: of the plan.
         num_micro_batches: of a step.
         batch_size: examples of a step.
         pads, prepares, offloads: what the plan does.
@@ -29,6 +30,7 @@ class WarmStart:
 
     submeshes: str
     layers: str
+    num_stages: int
     schedule: str
     num_micro_batches: int
     batch_size: int
@@ -44,6 +46,7 @@ class WarmStart:
         return cls(
             submeshes=submeshes_text([submesh_of(plan, mesh) for mesh in plan.meshes], "start"),
             layers=layer_ranges_text([stage.layers for stage in plan.stages]),
+            num_stages=len(plan.stages),
             schedule=plan.schedule if known else "1f1b",
             num_micro_batches=plan.num_micro_batches,
             batch_size=max(batches, default=0) * plan.num_micro_batches,
@@ -70,6 +73,11 @@ class WarmStart:
                 where="plan",
                 fix='use pipeline="auto", or leave start out',
             )
+
+    def is_ruled_out(self, method: Method) -> bool:
+        """Whether a limit of the method says that nothing like the plan may be chosen."""
+        most = method.max_stages if isinstance(method, AutoParallel) else None
+        return most is not None and self.num_stages > most
 
     def search_options(self) -> dict[str, str]:
         """Options of `alpa-search-stages`."""

@@ -478,7 +478,7 @@ class PlanDiff:
             ]
             changed += [f"{c.what} {c.before or 'none'} -> {c.after}" for c in others[:most]]
             if len(others) > most:
-                changed.append(f"{what} of {len(others) - most} more stages")
+                changed.append(f"{what} of {_count(len(others) - most, 'more stage')}")
         for items, count in ((kept, self.kept_shardings), (changed, len(self.shardings))):
             if count:
                 items.append(f"how {_count(count, 'weight')} {'is' if count == 1 else 'are'} split")
@@ -511,10 +511,17 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Ch
             yield Change(what, before.get(what), after.get(what))
 
 
+def _hosts_text(plan: Plan) -> str:
+    groups = host_groups(plan.cluster)
+    hosts = sum(int(host.get("count", 1)) for host in groups)
+    devices = sum(int(host.get("count", 1)) * int(host["devices"]) for host in groups)
+    return f"{_count(hosts, 'host')}, {_count(devices, 'device')}"
+
+
 def _decisions(plan: Plan, strategy: Strategy) -> dict[str, str]:
     found = {
         "step": plan.name,
-        "cluster": str(plan.cluster.get("name", "unnamed")),
+        "cluster": f"{plan.cluster.get('name', 'unnamed')}, {_hosts_text(plan)}",
         "schedule": plan.schedule,
         "micro-batches": str(plan.num_micro_batches),
         "stages": str(len(plan.stages)),

@@ -127,6 +127,15 @@ def test_several_stages_on_a_mesh_stay():
         assert again.schedule == first.schedule
 
 
+def test_limits_that_rule_the_plan_out(before):
+    """Few stages and all devices, although the plan has more stages on less each."""
+    assert len(before.stages) > 1
+    method = AutoParallel(max_stages=1)
+    near, full = plan(method, before).plan, plan(method).plan
+    assert len(near.stages) == 1
+    assert near.predicted["step_seconds"] <= full.predicted["step_seconds"] * 1.002
+
+
 def test_where_nothing_near_fits(before):
     """All is searched; and where nothing fits at all, the error is the usual one."""
     few = plan(AutoParallel(padding="none", max_stages=1, remat="none"), hosts=1).plan
@@ -165,7 +174,9 @@ def test_what_stays_is_said(before):
     words = before.diff(plan(start=before, hosts=3).plan).in_words()
     kept, changed = words.splitlines()
     assert "mesh of stages 0, 1, 2" in kept
-    assert "cluster 4 hosts -> 3 hosts; stages 4 -> 3; layers of stage 2" in changed
+    hosts = "cluster 4 hosts, 4 hosts, 8 devices -> 3 hosts, 3 hosts, 6 devices"
+    assert f"{hosts}; stages 4 -> 3" in changed
+    assert "; layers of stage 2" in changed
     assert "predicted step " in changed
     same = before.diff(before).in_words()
     assert f"layers of stages 0, 1, {', '.join(map(str, range(2, len(before.stages))))}" in same
