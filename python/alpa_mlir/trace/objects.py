@@ -1,4 +1,4 @@
-"""Models and optimizers of flax.nnx, which steps change in place, as trees of arrays."""
+"""Models, optimizers and variables of flax.nnx, which steps change in place, as trees of arrays."""
 
 from __future__ import annotations
 
@@ -12,23 +12,34 @@ from alpa_runtime import trees
 
 
 @cache
-def _is_object_type(kind: Any) -> bool:
+def _has_base(kind: Any, names: frozenset[str]) -> bool:
+    """Whether a class of flax.nnx with one of these names is a base of a type."""
     classes: tuple[type, ...] = kind.__mro__
-    names = {(cls.__module__.partition(".nnx.")[0], cls.__name__) for cls in classes}
-    return bool(names & {("flax", "Pytree"), ("flax", "Object")})
+    found = {(cls.__module__.partition(".nnx.")[0], cls.__name__) for cls in classes}
+    return bool(found & {("flax", name) for name in names})
+
+
+_OBJECTS = frozenset(["Pytree", "Object", "Variable"])
+_STATE = frozenset(["State"])
 
 
 def is_object(value: Any) -> bool:
-    """Whether a value is a module, an optimizer or the like of flax.nnx."""
+    """Whether a value is a module, an optimizer, a variable or the like of flax.nnx."""
     kind: Any = value.__class__
-    return _is_object_type(kind)
+    return _has_base(kind, _OBJECTS)
+
+
+def _is_object_or_state(value: Any) -> bool:
+    """A state of `nnx.split` is a tree: what is written to its variables is not kept."""
+    kind: Any = value.__class__
+    return _has_base(kind, _OBJECTS | _STATE)
 
 
 def objects_in(tree: Any) -> list[Any]:
     """The objects of flax.nnx in a tree, in flattening order."""
     if "flax.nnx" not in sys.modules:
         return []
-    return [x for _, x in trees.flatten_with_path(tree, is_object)[0] if is_object(x)]
+    return [x for _, x in trees.flatten_with_path(tree, _is_object_or_state)[0] if is_object(x)]
 
 
 @dataclass(frozen=True)

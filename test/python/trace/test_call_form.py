@@ -325,6 +325,47 @@ def test_nnx_objects_keep_their_structure():
         parallel(adds)(nnx_objects()[0], X, Y)
 
 
+@METHODS
+def test_variables_as_arguments(method):
+    """By themselves, in a dictionary without a module, and shared with a module."""
+
+    def train(model, weights, calls, x, y):
+        def loss_of(w):
+            return jnp.mean((model.last(jnp.tanh(x @ w)) - y) ** 2) + model.calls[...]
+
+        loss, gradient = jax.value_and_grad(loss_of)(weights["w"][...])
+        weights["w"][...] -= 0.1 * gradient
+        calls[...] += 1
+        model.calls[...] *= 2
+        return loss, weights["w"]
+
+    def arguments():
+        model = Model(nnx.Rngs(0))
+        return model, {"w": nnx.Param(W["a"])}, model.calls
+
+    found, wanted, mine, others = parallel(train, method), nnx.jit(train), arguments(), arguments()
+    for _ in range(2):
+        loss, weights = found(*mine, X, Y)
+        assert weights is mine[1]["w"]
+        assert_same(loss, wanted(*others, X, Y)[0])
+    assert int(mine[2][...]) == 6
+    assert_same(nnx.state(mine), nnx.state(others))
+
+
+def test_variables_of_a_state_are_left_alone():
+    graph, state = nnx.split(nnx.Linear(6, 4, rngs=nnx.Rngs(0)))
+    before = jax.tree.map(np.asarray, nnx.to_pure_dict(state))
+
+    def train(state, x, y):
+        model = nnx.merge(graph, state)
+        gradients = nnx.grad(lambda m: jnp.mean((m(x) - y) ** 2))(model)
+        nnx.update(model, jax.tree.map(lambda p, g: p - g, nnx.state(model), gradients))
+        return nnx.state(model)
+
+    assert_same(parallel(train)(state, X, Y), jax.jit(train)(state, X, Y))
+    assert_same(nnx.to_pure_dict(state), before)
+
+
 @pytest.mark.parametrize("wrap", [lambda f: f, eqx.filter_jit], ids=["plain", "jitted"])
 @METHODS
 def test_equinox_modules_with_functions_and_numbers(method, wrap, caplog):
