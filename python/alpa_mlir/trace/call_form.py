@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import enum
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import partial, wraps
+from functools import cache, partial, wraps
+from types import MethodType
 from typing import Any, Literal
 
 import jax
@@ -93,6 +95,44 @@ def _is_value(x: Any) -> bool:
 
 def _is_no_array(x: Any) -> bool:
     return not _is_array(x)
+
+
+@cache
+def _is_module_type(kind: Any) -> bool:
+    classes: tuple[type, ...] = kind.__mro__
+    return any(c.__name__ == "Module" and c.__module__.split(".")[0] == "equinox" for c in classes)
+
+
+def _is_module(x: Any) -> bool:
+    kind: Any = x.__class__
+    return _is_module_type(kind)
+
+
+def _has_values(argument: Any, leaves: Sequence[Any]) -> bool:
+    """Whether a tree has Python values that are not to be traced: leaves that cannot be, or
+    numbers of a module of equinox."""
+    if any(map(_is_value, leaves)):
+        return True
+    if "equinox" not in sys.modules or all(map(_is_array, leaves)):
+        return False
+    modules = [x for _, x in trees.flatten_with_path(argument, _is_module)[0] if _is_module(x)]
+    return any(map(_is_no_array, trees.leaves(modules)))
+
+
+# Their objects that compare by identity do not change: functions, kinds of arrays, meshes.
+_UNCHANGING = {"builtins", "functools", "jax", "jaxlib", "numpy"}
+
+
+def _may_change(x: Any) -> bool:
+    """Whether a value that is compared by identity may not stay what it is."""
+    kind: Any = x.__class__
+    if kind is MethodType:
+        owner: Any = x.__self__
+        return owner.__class__.__hash__ is None or _may_change(owner)
+    if kind.__hash__ is not object.__hash__ or isinstance(x, type):
+        return False
+    is_wrapped = "__wrapped__" in getattr(x, "__dict__", {})
+    return not is_wrapped and kind.__module__.partition(".")[0] not in _UNCHANGING
 
 
 @dataclass(frozen=True)
@@ -299,6 +339,7 @@ class Reader:
 
         Raises:
             ArgumentMismatchError: the function takes no such arguments.
+            MethodError: a Python value may change from call to call, unseen.
         """
         if self._signature is None:
             if named:
@@ -308,19 +349,21 @@ class Reader:
             bound = self._bound(args, named)
             values, count = [*bound.args, *bound.kwargs.values()], len(bound.args)
             names = [*argument_names(self._fn, count), *bound.kwargs]
-        static = self._static(names, values)
+        static, is_named = self._static(names, values)
         arrays, held = list(values), dict[int, Held]()
         slots = [i for i, x in enumerate(values) if i not in static and objects.objects_in(x)]
         for i, value in enumerate(values):
             if i in static or i in slots:
                 continue
             leaves, tree = trees.flatten(value)
-            if not any(map(_is_value, leaves)):
+            if not _has_values(value, leaves):
                 continue
             # As of a module of equinox, whose functions, flags and numbers are not to be traced.
             found = _held(leaves, tree, _is_no_array)
             assert found is not None
             held[i], arrays[i] = found
+        for i in {*static, *held} - is_named:
+            _check_unchanging(names[i], values[i])
         form: ObjectForm | None = None
         if slots:
             form, states = objects.split([values[i] for i in slots])
@@ -341,19 +384,34 @@ class Reader:
                 str(error), where=self.name, fix=f"give {', '.join(names)}, in this order"
             ) from None
 
-    def _static(self, names: Sequence[str], values: Sequence[Any]) -> tuple[int, ...]:
-        automatic = self._static_argnums == "auto"
-        if automatic:
-            numbers: set[int] = {i for i, x in enumerate(values) if _is_static(x)}
+    def _static(
+        self, names: Sequence[str], values: Sequence[Any]
+    ) -> tuple[tuple[int, ...], set[int]]:
+        """Numbers of static arguments, and those among them that options name."""
+        is_named = {i for i, name in enumerate(names) if name in self._static_argnames}
+        numbers = set[int]()
+        if self._static_argnums == "auto":
+            numbers = {i for i, x in enumerate(values) if _is_static(x)}
         else:
             assert not isinstance(self._static_argnums, str)
             given = self._numbers(self._static_argnums, names)
-            numbers = set(known_positions(given, len(values)))
-        numbers |= {i for i, name in enumerate(names) if name in self._static_argnames}
+            is_named |= set(known_positions(given, len(values)))
         for i, x in enumerate(values):
             if isinstance(x, bool | str | bytes | enum.Enum) or (callable(x) and _is_leaf(x)):
                 numbers.add(i)
-        return tuple(sorted(numbers))
+        return tuple(sorted(numbers | is_named)), is_named
+
+
+def _check_unchanging(name: str, argument: Any) -> None:
+    for path, x in trees.flatten_with_path(argument)[0]:
+        if not _is_array(x) and _may_change(x):
+            raise MethodError(
+                f"a value of type {type(x).__name__} is compared by identity, and may change "
+                "without being another one",
+                where=f"{name}{trees.text(path)}",
+                fix="give a number, an array, or what compares by its content, such as a tuple or "
+                "a frozen dataclass; or name the argument in static_argnames if it never changes",
+            )
 
 
 def _is_leaf(x: Any) -> bool:

@@ -411,6 +411,68 @@ def test_equinox_modules_with_functions_and_numbers(method, wrap, caplog):
     assert "anew" not in caplog.text
 
 
+def test_equinox_modules_with_numbers_alone(caplog):
+    caplog.set_level(logging.INFO, "alpa_mlir")
+
+    class Net(eqx.Module):
+        w: jax.Array
+        layers: int
+        slope: float
+
+        def __call__(self, x):
+            for _ in range(self.layers):
+                x = jnp.tanh(x @ self.w)
+            return x * self.slope if self.slope > 0 else x
+
+    def train(state, x):
+        model, count = state["model"], state["count"]
+        loss, gradients = eqx.filter_value_and_grad(lambda m: jnp.mean((m(x) - 1) ** 2))(model)
+        updates = jax.tree.map(lambda g: -0.1 * g, gradients)
+        return {"model": eqx.apply_updates(model, updates), "count": count}, loss
+
+    found, wanted = parallel(train), eqx.filter_jit(train)
+    for slope in (0.5, -1.0):
+        model = Net(0.5 * jnp.eye(6), 2, slope)
+        mine = others = {"model": model, "count": jnp.zeros(())}
+        for _ in range(2):
+            (mine, loss), (others, same) = found(mine, X), wanted(others, X)
+            assert_same(loss, same)
+        assert (mine["model"].layers, mine["model"].slope) == (2, slope)
+        assert_same(mine["model"].w, others["model"].w)
+    assert caplog.text.count("anew: another static field of state") == 1
+
+
+def test_python_values_that_may_change_are_refused():
+    class Rate:
+        lr = 0.1
+
+        def of(self):
+            return self.lr
+
+    @dataclasses.dataclass(frozen=True)
+    class Fixed:
+        lr: float
+
+    def train(w, options, x, y):
+        rate = options["rate"] if isinstance(options, dict) else options
+        return step(w, x, y, rate() if callable(rate) else rate.lr)
+
+    rate, found = Rate(), parallel(train)
+    for given, where in (
+        (rate, "options"),
+        ({"rate": rate}, r"options\['rate'\]"),
+        (rate.of, "options"),
+    ):
+        with pytest.raises(errors.MethodError, match=f"{where}: .*compared by identity.*; fix"):
+            found(W, given, X, Y)
+    named = parallel(train, static_argnames="options")
+    assert_same(named(W, rate, X, Y), jax.jit(train, static_argnames="options")(W, rate, X, Y))
+    for lr in (0.1, 0.2):
+        wanted = step(W, X, Y, lr)
+        for given in (Fixed(lr), {"rate": Fixed(lr)}, lambda lr=lr: lr, jax.jit(lambda lr=lr: lr)):
+            assert_same(found(W, given, X, Y), wanted)
+
+
 def test_within_transformations_of_jax_a_step_is_the_function(caplog):
     caplog.set_level(logging.INFO, "alpa_mlir")
     found = parallel(step)
