@@ -45,7 +45,7 @@ from alpa_mlir.search.warm_start import WarmStart
 from alpa_mlir.trace import tracing
 from alpa_mlir.trace.call_form import Call, CallForm, Reader, Static, difference
 from alpa_mlir.trace.layer_markers import SCOPE as BOUNDARY_SCOPE
-from alpa_mlir.trace.tracing import Traced, known_positions
+from alpa_mlir.trace.tracing import Traced, known_positions, name_of
 
 
 @dataclass(frozen=True)
@@ -685,7 +685,8 @@ def _with_shardings(
 
 
 def _by_position(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose keyword-only arguments may be given by position, in their order."""
+    """A function whose keyword-only arguments may be given by position, in their order, up to one
+    without a default behind one with a default."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
@@ -700,9 +701,25 @@ def _by_position(fn: Callable[..., Any]) -> Callable[..., Any]:
         by_name = {p.name: x for p, x in zip(keywords, args[first:], strict=False)}
         return fn(*args[:first], **by_name, **named)
 
-    positional = [p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in parameters]
-    call.__signature__ = inspect.Signature(positional)  # pyright: ignore
+    function: Any = call
+    function.__name__ = name_of(fn)
+    function.__signature__ = inspect.Signature(_with_positions(parameters))
     return call
+
+
+def _with_positions(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Parameters of which keyword-only ones have a position, as far as defaults allow."""
+    found: list[inspect.Parameter] = []
+    has_default = ends = False
+    for parameter in parameters:
+        is_required = parameter.default is parameter.empty
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            ends |= has_default and is_required
+            if not ends:
+                parameter = parameter.replace(kind=parameter.POSITIONAL_OR_KEYWORD)
+        has_default |= not is_required
+        found.append(parameter)
+    return found
 
 
 def shapes_of(tree: Any) -> Any:

@@ -378,8 +378,13 @@ class Reader:
         try:
             return self._signature.bind(*args, **named)
         except TypeError as error:
-            names = tuple(self._signature.parameters)
-            positional(names, args, named, self.name)
+            names = tuple(
+                p.name for p in self.parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+            )
+            takes_more = any(p.kind is p.VAR_KEYWORD for p in self.parameters)
+            given = names[: len(args)]
+            wrong = [k for k in named if k in given or not (takes_more or k in names)]
+            positional(names, args, {k: named[k] for k in wrong}, self.name)
             raise ArgumentMismatchError(
                 str(error), where=self.name, fix=f"give {', '.join(names)}, in this order"
             ) from None

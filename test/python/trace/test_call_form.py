@@ -89,6 +89,32 @@ def test_arguments_by_name_with_defaults_and_flags(caplog):
         found(W, X)
 
 
+def test_keyword_only_arguments_behind_defaults():
+    def behind(w, lr=0.1, *, x, y):
+        return step(w, x, y, lr)
+
+    def between(w, *, x, lr=0.1, y):
+        return step(w, x, y, lr)
+
+    def extra(w, *, x, **more):
+        return step(w, x, more["y"], more.get("lr", 0.1))
+
+    def last(w, lr, x, y):
+        return step(w, x, y, lr)
+
+    for fn in (behind, between, extra, functools.partial(last, lr=0.1)):
+        found, jitted = parallel(fn), jax.jit(fn)
+        for named in ({"x": X, "y": Y}, {"y": Y, "x": X}, {"lr": 0.3, "y": 2 * Y, "x": X}):
+            assert_same(found(W, **named), jitted(W, **named))
+        with pytest.raises(errors.ArgumentMismatchError, match=r"missing a required .*'x'"):
+            found(W, y=Y)
+    assert_same(parallel(between)(W, X, y=Y), step(W, X, Y))
+    with pytest.raises(errors.ArgumentMismatchError, match="last: the argument 'z' is unknown"):
+        parallel(functools.partial(last, lr=0.1))(W, z=X)
+    with pytest.raises(errors.ArgumentMismatchError, match="behind: the argument 'w' is given twi"):
+        parallel(behind)(W, x=X, y=Y, w=W)
+
+
 def test_what_traces_anew_is_said(caplog):
     caplog.set_level(logging.INFO, "alpa_mlir")
     found = parallel(step, static_argnames=["lr"])
