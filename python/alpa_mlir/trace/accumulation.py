@@ -1,12 +1,12 @@
 """Loops of gradient accumulation inside of a step, as one pass over the whole batch.
 
 A step that was written for one device and a small memory goes through its batch in rounds: a
-`jax.lax.scan` (or a `fori_loop` of a known number of rounds) takes the gradients of one part of
-the batch in each round and adds them to those before, or gives them out (`jax.lax.map`) to be
-added up behind the loop. Such rounds are independent of each other, so mapping them (`jax.vmap`)
-and adding up what they give is the same step. It is the form in
-which the compiler splits a step over micro-batches by itself, one round or several in each, and
-cuts it into stages; a loop it could not cut.
+`jax.lax.scan` (or a `fori_loop` or `while_loop` of a known number of rounds) takes the gradients
+of one part of the batch in each round and adds them to those before, or gives them out
+(`jax.lax.map`) to be added up behind the loop. Such rounds are independent of each other, so
+mapping them (`jax.vmap`) and adding up what they give is the same step. It is the form in which
+the compiler splits a step over micro-batches by itself, one round or several in each, and cuts it
+into stages; a loop it could not cut.
 
 What goes from round to round is one of
 
@@ -67,9 +67,9 @@ _FEW = 4096  # Elements of what is computed here.
 _LARGE = ("dot_general", "conv_general_dilated", "scan", "while", "cond", "custom_vjp_call")
 
 
-def rounds(jaxpr: Any) -> int:
-    """In how many rounds at most the loops of a step take gradients; 1 if it has none."""
-    return max(_lengths(jaxpr), default=1)
+def takes_rounds(jaxpr: Any) -> bool:
+    """Whether a step has loops that take gradients."""
+    return any(True for _ in _lengths(jaxpr))
 
 
 def evaluate(
@@ -114,8 +114,11 @@ def _lengths(jaxpr: Any) -> Iterator[int]:
         body = call_body(eqn)
         if body is not None:
             yield from _lengths(body[0])
-        elif (counted := _counted_rounds(eqn)) > 1:
-            yield counted
+        elif _is_while_of_gradients(eqn):
+            try:
+                yield _counted_rounds(eqn)
+            except _StaysError:
+                yield 1
         elif _takes_gradients(eqn):
             yield int(eqn.params["length"])
 
@@ -231,31 +234,81 @@ def _takes_gradients(eqn: Any) -> bool:
     )
 
 
+def _is_while_of_gradients(eqn: Any) -> bool:
+    return (
+        eqn.primitive.name == "while"
+        and dependencies.phase_of(str(eqn.source_info.name_stack)) == "update"
+        and dependencies.has_gradients(eqn.params["body_jaxpr"].jaxpr)
+    )
+
+
+# By the comparison of a counter with a number: it with sides exchanged, and how many steps of a
+# size a counter takes over a distance before the comparison is false.
+_COMPARISONS: dict[str, tuple[str, Callable[[int, int], int]]] = {
+    "lt": ("gt", lambda distance, step: -(-distance // step)),
+    "le": ("ge", lambda distance, step: distance // step + 1),
+    "gt": ("lt", lambda distance, step: -(-distance // step)),
+    "ge": ("le", lambda distance, step: distance // step + 1),
+    "ne": ("ne", lambda distance, step: -1 if distance % step else distance // step),
+}
+
+
 def _counted_rounds(eqn: Any) -> int:
-    """Rounds of a `while_loop` that takes gradients and counts to a number; 0 for all others."""
-    if (
-        eqn.primitive.name != "while"
-        or dependencies.phase_of(str(eqn.source_info.name_stack)) != "update"
-        or not dependencies.has_gradients(eqn.params["body_jaxpr"].jaxpr)
-    ):
-        return 0
+    """Rounds of a `while_loop` that takes gradients.
+
+    Raises:
+        _StaysError: no counter says their number.
+    """
     condition, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
     skipped = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    if len(condition.eqns) != 1 or condition.eqns[0].primitive.name != "lt":
-        return 0
+    name = condition.eqns[0].primitive.name if len(condition.eqns) == 1 else ""
+    if name not in _COMPARISONS or condition.outvars != condition.eqns[0].outvars:
+        raise _StaysError(
+            "its condition is not one comparison of a counter with a number, so that the number "
+            "of rounds is not known; fix: use jax.lax.scan or fori_loop"
+        )
     counter, bound = condition.eqns[0].invars
-    if is_literal(counter) or not is_literal(bound) or counter not in condition.invars:
-        return 0
-    place = condition.invars.index(counter) - skipped[0]
+    exchanged, count = _COMPARISONS[name]
+    if is_literal(counter):
+        name, counter, bound = exchanged, bound, counter
+    carried = condition.invars[skipped[0] :]
+    place = carried.index(counter) if not is_literal(counter) and counter in carried else -1
     start = eqn.invars[sum(skipped) + place] if place >= 0 else counter
-    after, before = body.outvars[max(place, 0)], body.invars[skipped[1] + max(place, 0)]
-    steps = [e for e in body.eqns if after in e.outvars and e.primitive.name == "add"]
-    if not is_literal(start) or len(steps) != 1:
-        return 0
-    by = [v for v in steps[0].invars if v is not before]
-    if len(by) != 1 or not is_literal(by[0]) or by[0].val != 1:
-        return 0
-    return max(int(bound.val) - int(start.val), 0)
+    if not (place >= 0 and is_literal(bound) and is_literal(start)):
+        raise _StaysError(
+            "what its counter begins with or is compared with is computed, so that the number of "
+            "rounds is not known; fix: begin with a Python number, and compare with one"
+        )
+    dtype, found = counter.aval.dtype, -1
+    if np.issubdtype(dtype, np.integer):
+        step = _step_of(body, body.invars[skipped[1] + place], body.outvars[place])
+        begin, distance = int(start.val), int(bound.val) - int(start.val)
+        sign = -1 if name in ("gt", "ge") or (name == "ne" and step < 0) else 1
+        if name != "ne" and (sign * distance < 0 or (not distance and name in ("lt", "gt"))):
+            return 0
+        found = count(sign * distance, sign * step) if sign * step > 0 else -1
+        # A counter that passes the largest number would go on at the smallest.
+        info = np.iinfo(dtype)
+        if not info.min <= begin + found * step <= info.max:
+            found = -1
+    if found < 0:
+        raise _StaysError(
+            "its counter does not go to a number in whole steps of one size, so that the number of "
+            "rounds is not known; fix: use jax.lax.scan or fori_loop"
+        )
+    return found
+
+
+def _step_of(body: Any, before: Any, after: Any) -> int:
+    """What a round adds to a counter; 0 where that is not one whole number."""
+    for eqn in body.eqns:
+        if after not in eqn.outvars or eqn.primitive.name not in ("add", "sub"):
+            continue
+        by = [v for v in eqn.invars if v is not before]
+        is_less = eqn.primitive.name == "sub"
+        if len(by) == 1 and is_literal(by[0]) and not (is_less and eqn.invars[0] is not before):
+            return -int(by[0].val) if is_less else int(by[0].val)
+    return 0
 
 
 def _as_scan(eqn: Any, length: int, operands: Sequence[Any]) -> Any:
@@ -323,18 +376,15 @@ class _Step:
             elif (
                 body is not None
                 and len(body[0].invars) == len(operands)
-                and (first is not None or rounds(body[0]) > 1)
+                and (first is not None or takes_rounds(body[0]))
             ):
                 inside = {v: x for v, x in zip(body[0].invars, known, strict=True) if x is not None}
                 entered = _entered(body[0], eqn, rows)
                 results = self.run(*body, operands, inside, entered, eqn)
                 made = zip(eqn.outvars, body[0].outvars, strict=True)
                 rows.update((v, entered[x]) for v, x in made if not is_literal(x) and x in entered)
-            elif (length := _counted_rounds(eqn)) > 1:
-                scan = _as_scan(eqn, length, operands)
-                inside = zip(scan.jaxpr.invars, known, strict=True)
-                learned = {v: x for v, x in inside if x is not None}
-                results = self.run(scan.jaxpr, scan.consts, operands, learned, {}, eqn)
+            elif _is_while_of_gradients(eqn):
+                results = self._while(eqn, operands, known, debug)
             elif _takes_gradients(eqn):
                 results = self._loop(eqn, operands, known, debug)
             else:
@@ -344,6 +394,22 @@ class _Step:
                     rows[eqn.outvars[0]] = after
             values.write(eqn.outvars, results)
         return values.read(jaxpr.outvars)
+
+    def _while(
+        self, eqn: Any, operands: Sequence[Any], known: Sequence[Any], debug: Any
+    ) -> list[Any]:
+        try:
+            length = _counted_rounds(eqn)
+        except _StaysError as error:
+            if _adds_up(_as_scan(eqn, 2, operands)):
+                _warn(eqn, error)
+            return bind(eqn, operands, debug)
+        if length <= 1:
+            return bind(eqn, operands, debug)
+        scan = _as_scan(eqn, length, operands)
+        inside = zip(scan.jaxpr.invars, known, strict=True)
+        learned = {v: x for v, x in inside if x is not None}
+        return self.run(scan.jaxpr, scan.consts, operands, learned, {}, eqn)
 
     def _loop(
         self, eqn: Any, operands: Sequence[Any], known: Sequence[Any], debug: Any
@@ -357,16 +423,33 @@ class _Step:
         except _OtherLoopError:
             return bind(eqn, operands, debug)
         except _StaysError as error:
-            place = user_line(eqn)
-            at = f" at {place}" if place else ""
-            warnings.warn(
-                f"the loop of the step that takes gradients{at} stays a loop: its rounds are not "
-                f"micro-batches, and no stage ends within it, because {error}",
-                stacklevel=2,
-            )
+            _warn(eqn, error)
             return bind(eqn, operands, debug)
         self.lengths.append(int(eqn.params["length"]))
         return results
+
+
+def _adds_up(scan: Any) -> bool:
+    """Whether a scan, the last one of a jaxpr, adds up gradients, or could not be mapped for
+    another reason than that it does something else."""
+    eqn = next(e for e in reversed(scan.jaxpr.eqns) if e.primitive.name == "scan")
+    try:
+        _Loop(eqn, [None] * len(eqn.invars))
+    except _OtherLoopError:
+        return False
+    except _StaysError:
+        return True
+    return True
+
+
+def _warn(eqn: Any, reason: _StaysError) -> None:
+    place = user_line(eqn)
+    at = f" at {place}" if place else ""
+    warnings.warn(
+        f"the loop of the step that takes gradients{at} stays a loop: its rounds are not "
+        f"micro-batches, and no stage ends within it, because {reason}",
+        stacklevel=4,
+    )
 
 
 def _fact(atom: Any, facts: dict[Any, np.ndarray]) -> np.ndarray | None:
@@ -470,10 +553,13 @@ class _Loop:
                 self._recognize(carry)
         self.sequence = [c for c in self.carries if not (c.is_same or c.is_apart)]
         adds_up = any(c.reducer for c in self.carries)
+        taken = [
+            c for c in self.carries if not is_literal(c.after) and c.after in self._of_gradients()
+        ]
         try:
             self.steps = self._steps()
         except _StaysError:
-            if not adds_up:
+            if self._are_trained(taken) or not (adds_up or taken or self._gives_gradients()):
                 raise _OtherLoopError from None
             raise
         if not adds_up and not self._gives_gradients():
@@ -483,14 +569,30 @@ class _Loop:
 
     # What is known of the body.
 
+    def _of_gradients(self) -> set[Any]:
+        """Variables that depend on gradients that a round takes."""
+        found = set[Any]()
+        for eqn in self.jaxpr.eqns:
+            if "backward" in _phases(eqn) or any(
+                not is_literal(v) and v in found for v in eqn.invars
+            ):
+                found.update(eqn.outvars)
+        return found
+
     def _gives_gradients(self) -> bool:
         """Whether rounds give out gradients of their own, as `jax.lax.map` of them does."""
-        depending = set[Any]()
-        for eqn in self.jaxpr.eqns:
-            phase = dependencies.phase_of(str(eqn.source_info.name_stack))
-            if phase == "backward" or any(not is_literal(v) and v in depending for v in eqn.invars):
-                depending.update(eqn.outvars)
-        return any(v in depending for v in self.jaxpr.outvars[self.num_carry :])
+        found = self._of_gradients()
+        return any(not is_literal(v) and v in found for v in self.jaxpr.outvars[self.num_carry :])
+
+    def _are_trained(self, carries: Sequence[_Carry]) -> bool:
+        """Whether a round takes gradients at what the rounds before it made of gradients."""
+        for carry in carries:
+            depending = self._depending(carry.before)
+            for eqn in self.jaxpr.eqns:
+                on = any(not is_literal(v) and v in depending for v in eqn.invars)
+                if on and _phases(eqn) & {"forward", "backward"}:
+                    return True
+        return False
 
     def _same(self) -> set[Any]:
         """Variables that are the same in all rounds."""
@@ -628,6 +730,21 @@ class _Loop:
             carry.first, carry.reducer, carry.may_skip = first, first.primitive.name, may_skip
             carry.start, carry.skipped = start, frozenset(skipped)
 
+    def _converted(self, carry: _Carry) -> Any | None:
+        """The type of a sum that is converted between rounds; None for all else."""
+        converted, on = False, carry.after
+        while on is not carry.before:
+            eqn = None if is_literal(on) else self.producer.get(on)
+            if eqn is None or eqn.primitive.name not in ("convert_element_type", *_REDUCERS):
+                return None
+            depending = self._depending(carry.before)
+            converted |= eqn.primitive.name == "convert_element_type"
+            given = [v for v in eqn.invars if not is_literal(v) and v in depending]
+            if len(given) != 1:
+                return None
+            on = given[0]
+        return carry.before.aval.dtype if converted else None
+
     def _recognize_parts(self, carry: _Carry, eqn: Any) -> None:
         """A carry of which each round writes its own part."""
         if eqn.primitive.name == "scatter":
@@ -674,6 +791,11 @@ class _Loop:
                 if needed and id(e) in needed
             ]
             if needed is None or "backward" in by_phase:
+                if dtype := self._converted(carry):
+                    raise _StaysError(
+                        f"a round converts the sum of those before it, of type {dtype}; fix: add "
+                        "up in one type"
+                    )
                 raise _StaysError(
                     f"a round needs {_text(carry.before.aval)} of the round before it for more "
                     "than a sum, a largest or smallest value, or rows that it does not touch"
@@ -827,6 +949,13 @@ class _Loop:
         if carry.reducer in _SUMS and fact is not None and not np.any(fact):
             return total
         return pair(start, total)
+
+
+def _phases(eqn: Any) -> set[str]:
+    """Phases of an equation, and of those within it."""
+    if any(map(dependencies.has_gradients, dependencies.bodies(eqn))):
+        return {"forward", "backward"}
+    return {dependencies.phase_of(str(eqn.source_info.name_stack))}
 
 
 def _begun(eqn: Any, carry: _Carry, values: Values, debug: Any) -> Any:

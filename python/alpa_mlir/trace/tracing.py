@@ -534,7 +534,7 @@ def _in_rounds(
     Args:
         grouped: see `accumulation.evaluate`.
     """
-    if accumulation.rounds(traced.jaxpr.jaxpr) == 1:
+    if not accumulation.takes_rounds(traced.jaxpr.jaxpr):
         return traced, 1
     found: list[int] = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -14,6 +16,7 @@ import optax
 import pytest
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.errors import MethodError, PlanMismatchError
+from alpa_mlir.trace.accumulation import _counted_rounds, _StaysError
 from alpa_runtime.calling_convention import CallingConvention
 from test_equality import CLUSTER, relative_difference
 
@@ -316,7 +319,40 @@ def counted(state, batch):
     return updated(state, mean(gradients)), losses
 
 
+def counting(state, batch, begin, compare, by, part_of):
+    """A `while_loop` with another counter than the number of rounds so far."""
+
+    def one(carry):
+        i, total, loss = carry
+        part = part_of(batch, i)
+        found, gradients = jax.value_and_grad(loss_of)(state[0], part["x"], part["y"])
+        return by(i), added(total, gradients), loss + found
+
+    start = begin, zeros_of(state[0]), 0.0
+    i, gradients, loss = jax.lax.while_loop(lambda c: compare(c[0]), one, start)
+    return updated(state, mean(gradients)), (i, loss)
+
+
+def rows_from(batch, i):
+    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i, ROWS // ROUNDS), batch)
+
+
+def part_at(batch, i):
+    return jax.tree.map(lambda x: x[i], cut(batch))
+
+
+COUNTS = {
+    "while of rows": (0, lambda i: i < ROWS, lambda i: i + 4, rows_from),
+    "while to the last": (1, lambda i: i <= 4, lambda i: 1 + i, lambda b, i: part_at(b, i - 1)),
+    "while down": (4, lambda i: i > 0, lambda i: i - 1, lambda b, i: part_at(b, i - 1)),
+    "while down to zero": (3, lambda i: i >= 0, lambda i: i - 1, part_at),
+    "while not there": (0, lambda i: i != -4, lambda i: i - 1, lambda b, i: part_at(b, -i)),
+}
 STEPS = {
+    **{
+        name: (partial(counting, begin=a, compare=b, by=c, part_of=d), ["one mesh"])
+        for name, (a, b, c, d) in COUNTS.items()
+    },
     "map": (listed, ["one mesh", "half of the rounds", "two stages"]),
     "map of examples": (listed_by_example, ["one mesh"]),
     "while": (counted, ["one mesh", "two stages"]),
@@ -434,9 +470,51 @@ def halved(state, batch):
     return updated(state, mean(gradients)), losses
 
 
+def converted(state, batch):
+    """Sums in another type than the gradients'."""
+
+    def one(total, part):
+        gradients = jax.grad(loss_of)(state[0], part["x"], part["y"])
+        return jax.tree.map(lambda t, g: (t + g).astype(jnp.bfloat16), total, gradients), None
+
+    start = jax.tree.map(lambda x: jnp.zeros_like(x, jnp.bfloat16), state[0])
+    total = jax.lax.scan(one, start, cut(batch))[0]
+    return updated(state, mean(jax.tree.map(lambda t: t.astype(jnp.float32), total))), ()
+
+
+def until(condition):
+    """Rounds until something is reached."""
+
+    def step(state, batch):
+        parts, computed = cut(batch), jnp.int32(batch["x"].sum() < -1e6)
+
+        def one(carry):
+            i, total, losses = carry
+            part = jax.tree.map(lambda x: x[jnp.int32(i)], parts)
+            loss, gradients = jax.value_and_grad(loss_of)(state[0], part["x"], part["y"])
+            return i + 1, added(total, gradients), losses + loss
+
+        begin = {"loss": 0, "computed": computed, "real": 0.0}[condition]
+        start = begin, zeros_of(state[0]), 0.0
+        by_loss = condition == "loss"
+        _, total, losses = jax.lax.while_loop(
+            lambda c: (c[0] < ROUNDS) & (c[2] < 1e6) if by_loss else c[0] < ROUNDS, one, start
+        )
+        return updated(state, mean(total)), losses
+
+    return jax.jit(step) if condition == "real" else step
+
+
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
+        (converted, "converts the sum of those before it, of type bfloat16; fix: add up"),
+        (until("loss"), "not one comparison of a counter with a number, .*; fix: use jax.lax.scan"),
+        (
+            until("computed"),
+            "its counter begins with .* is computed, .*; fix: begin with a Python number",
+        ),
+        (until("real"), "does not go to a number in whole steps .*; fix: use jax.lax.scan"),
         (halved, "decides by its own"),
         (averaged, r"needs float32\[\]"),
         (deciding, "decides by its own"),
@@ -450,13 +528,60 @@ def test_other_loops_stay_and_say_why(step, reason):
     check(planned, step, arguments)
 
 
-def test_several_steps_of_training_stay():
-    arguments = arguments_of(trained)
+def trained_by_momentum(state, batch):
+    """Several steps, in a loop that ends by a value, with a sum of the gradients' norms."""
+    parts = cut(batch)
+
+    def one(carry):
+        i, params, momentum, norms = carry
+        part = jax.tree.map(lambda x: x[i], parts)
+        gradients = jax.grad(loss_of)(params, part["x"], part["y"])
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradients)
+        params = jax.tree.map(lambda p, m: p - 0.1 * m, params, momentum)
+        return i + 1, params, momentum, norms + optax.tree.norm(gradients)
+
+    start = 0, state[0], zeros_of(state[0]), 0.0
+    _, params, _, norms = jax.lax.while_loop(lambda c: (c[0] < ROUNDS) & (c[3] < 1e6), one, start)
+    return (params, *state[1:]), norms
+
+
+@pytest.mark.parametrize("step", [trained, trained_by_momentum])
+def test_several_steps_of_training_stay(step):
+    arguments = arguments_of(step)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        planned = compiled(trained, arguments, METHODS["one mesh"])
+        planned = compiled(step, arguments, METHODS["one mesh"])
     assert planned.plan.num_micro_batches == 1
-    check(planned, trained, arguments)
+    check(planned, step, arguments)
+
+
+def test_rounds_of_a_counter_are_those_that_run():
+    """Of all comparisons, steps and ends; also where a counter passes the end of its type."""
+    comparisons = operator.lt, operator.le, operator.gt, operator.ge, operator.ne
+    types = {np.int8: (-128, 127), np.uint8: (0, 255)}
+    known = 0
+    for holds, (dtype, ends) in itertools.product(comparisons, types.items()):
+        numbers = [dtype(x) for x in (*ends, 9)]
+        for begin, end, by in itertools.product(numbers, numbers, (-3, -1, 1, 4)):
+            step, size = (operator.sub if by < 0 else operator.add), dtype(abs(by))
+
+            def after(i, step=step, size=size):
+                return step(i, size)
+
+            closed = jax.make_jaxpr(
+                lambda: jax.lax.while_loop(lambda i: holds(i, end), after, begin)  # noqa: B023
+            )()
+            try:
+                rounds = _counted_rounds(closed.jaxpr.eqns[-1])
+            except _StaysError:
+                continue
+            known += 1
+            i = np.asarray([begin])
+            for _ in range(rounds):
+                assert holds(i, end).all()
+                i = after(i)
+            assert not holds(i, end).any()
+    assert known > 150
 
 
 def test_rounds_of_other_rows_say_so():
