@@ -254,7 +254,7 @@ def find_frontier(
     if not memory and not devices:
         assert isinstance(own, AlpaError)
         raise own
-    examples = traced.signature.batch_size * traced.rounds
+    examples = traced.signature.batch_size
     each = examples / 1e6 if counted is None else counted[0] / 1e9
 
     def priced(point: FrontierPoint) -> FrontierPoint:

@@ -208,7 +208,10 @@ class Figures:
         if self.unit_price is None:
             return ""
         unit = "1B tokens" if self.tokens else "1M rows"
-        return f"price: {unit} for {self.unit_price:,.4g}, at {self.price:g} for a device and hour"
+        text = f"price: {unit} for {self.unit_price:,.4g}, at {self.price:g} for a device and hour"
+        if not self.idle_devices:
+            return text
+        return f"{text} of {self.num_devices + self.idle_devices} devices, {self.idle_devices} idle"
 
     def _optimality(self) -> str:
         if self.is_optimal:
@@ -225,10 +228,10 @@ class Figures:
         if found is None:
             return ""
         runs = "1 published run" if found.runs == 1 else f"{found.runs} published runs"
-        text = f"costs: within {percent_text(found.error, up=True)} on {runs} of this preset"
+        text = f"costs: median error {percent_text(found.error)} on {runs} of this preset"
         if found.most > found.least:
             span = f"{percent_text(found.least)} to {percent_text(found.most)}"
-            text += f" (by source, median errors are {span})"
+            text += f" (by source {span})"
         return text
 
 

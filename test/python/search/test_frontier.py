@@ -11,6 +11,7 @@ import pytest
 from alpa_mlir.errors import InfeasiblePlanError, MethodError
 from alpa_mlir.report.frontier_picture import frontier_svg
 from alpa_mlir.search.frontier import money_text, tokens_of
+from alpa_mlir.simulator.figures import figures_of
 from alpa_mlir.trace.tracing import Input
 
 MIB = 1 << 20
@@ -146,6 +147,28 @@ def test_what_cannot_be_asked_is_said():
     with pytest.raises(MethodError, match="numbers of devices with meshes that are given"):
         traced(fixed).frontier()
     assert traced(fixed).frontier(over="memory", most_points=1).memory
+
+
+def accumulating(state, batch):
+    """In four rounds, cut out of the batch."""
+
+    def one(total, part):
+        return total + jax.grad(lambda w: jnp.mean(jnp.tanh(part @ w) ** 2))(state), None
+
+    parts = batch.reshape(4, -1, batch.shape[-1])
+    return state - 0.1 * jax.lax.scan(one, jnp.zeros_like(state), parts)[0]
+
+
+def test_rows_of_accumulating_steps_count_once():
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((256, 256), (64, 256))]
+    step = alpa_mlir.parallelize(accumulating, cluster=cluster(), cache=False).trace(*arguments)
+    assert step.traced.rounds == 4
+    found = step.frontier(over=("devices",), price=2.0)
+    assert found.examples == 64
+    own = found.devices[-1]
+    figures = figures_of(step.plan().plan, price=2.0)
+    assert figures.examples == 64
+    assert own.unit_cost == pytest.approx(figures.unit_price)
 
 
 def test_tokens_are_counted_in_ids():

@@ -245,7 +245,9 @@ def test_prices_count_idle_devices_and_rows():
     assert (figures.num_devices, figures.idle_devices) == (4, 4)
     seconds = plan.predicted["step_seconds"]
     assert figures.unit_price == pytest.approx(2.0 * 8 * seconds / 3600 / 32 * 1e6)
-    assert "1M rows for" in "\n".join(figures.lines())
+    (line,) = (line for line in figures.lines() if line.startswith("price"))
+    assert "1M rows for" in line
+    assert line.endswith("at 2 for a device and hour of 8 devices, 4 idle")
     assert "rows/s" in figures.lines()[0]
     assert figures_of(plan, price=2.0, tokens=320).unit_price == pytest.approx(
         2.0 * 8 * seconds / 3600 / 320 * 1e9
@@ -276,6 +278,15 @@ def test_only_the_presets_devices_are_judged():
     slower = {**described, "device_types": {"h100": {}}}
     assert published_error(slower) is None
     assert published_error({**described, "name": "mine"}) is None
+
+
+def test_medians_are_not_said_as_bounds():
+    plan = planned_mlp(ShardParallel())
+    cluster = json.loads(alpa_mlir.Cluster.load("dgx-h100").text)
+    figures = figures_of(dataclasses.replace(plan, cluster=cluster))
+    (line,) = (line for line in figures.lines() if line.startswith("costs"))
+    assert f"median error {percent_text(figures.published.error)} on" in line
+    assert "within" not in line
 
 
 def test_bounds_are_rounded_up():
