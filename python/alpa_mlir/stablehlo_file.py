@@ -91,6 +91,7 @@ def read_stablehlo(
         (),
         1,
         {},
+        False,
         0,
         None,
     )

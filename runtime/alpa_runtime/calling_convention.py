@@ -106,7 +106,7 @@ class CallingConvention:
         batches: for each flattened argument, whether it is a batch.
         static: the arguments that are Python values.
         added: inputs of the plan behind the arguments', which `flatten_args` adds.
-        interleaved: as `CallInfo` has it.
+        interleaved, batch_of_rounds: as `CallInfo` has them.
         accepted: abstract arrays of arguments that were found right and are taken as they are.
     """
 
@@ -120,6 +120,7 @@ class CallingConvention:
     static: tuple[StaticArgument, ...] = ()
     added: tuple[InputInfo, ...] = ()
     interleaved: Mapping[int, int] = field(default_factory=dict[int, int])
+    batch_of_rounds: bool = False
     accepted: dict[int, Any] = field(
         default_factory=dict[int, Any], init=False, repr=False, compare=False
     )
@@ -247,6 +248,7 @@ class CallingConvention:
             keys(self.in_leaves),
             keys(self.out_leaves),
             self.interleaved,
+            self.batch_of_rounds,
         )
 
     @classmethod
@@ -300,6 +302,7 @@ class CallingConvention:
             call.static,
             plan.added_inputs,
             call.interleaved,
+            call.batch_of_rounds,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from alpa_runtime.parallel_step import Progress, progress_bar
-from alpa_runtime.plan.interface import tokens_of
+from alpa_runtime.plan.interface import example_shape, tokens_of
 from alpa_runtime.plan.text import bytes_text, seconds_text, table
 
 from alpa_mlir.cluster import Cluster
@@ -25,7 +26,7 @@ from alpa_mlir.search.planner import (
     search_best,
     signature_json,
 )
-from alpa_mlir.trace.tracing import Traced
+from alpa_mlir.trace.tracing import Input, Traced
 
 Axis = Literal["memory", "devices"]
 AXES: tuple[Axis, ...] = ("memory", "devices")
@@ -227,7 +228,7 @@ def find_frontier(
             where=type(method).__name__,
             fix="ask for the frontier over memory alone, or leave the meshes out",
         )
-    counted = (tokens, "as given") if tokens is not None else tokens_of(traced.signature.inputs)
+    counted = (tokens, "as given") if tokens is not None else _tokens(traced)
     shown = progress_bar("frontier", "search") if progress is True else progress or None
     with Sweep(traced, signature_json(traced, method), shown) as sweep:
         # The plan of the cluster as it is comes first: that one is what planning would find.
@@ -254,7 +255,7 @@ def find_frontier(
     if not memory and not devices:
         assert isinstance(own, AlpaError)
         raise own
-    examples = traced.signature.batch_size
+    examples = max((item.shape[0] for item in _batches(traced)), default=0)
     each = examples / 1e6 if counted is None else counted[0] / 1e9
 
     def priced(point: FrontierPoint) -> FrontierPoint:
@@ -277,6 +278,27 @@ def find_frontier(
         devices=tuple(priced(point) for point in _marked([plan.point for plan in devices])),
         unplanned=tuple(unplanned),
     )
+
+
+def _batches(traced: Traced) -> list[Input]:
+    """The batch arguments, with examples in front."""
+    of_rounds = traced.batch_of_rounds
+    return [
+        replace(item, shape=example_shape(item.shape, of_rounds))
+        for item in traced.signature.inputs
+        if item.kind == "batch" and len(item.shape) > of_rounds
+    ]
+
+
+_PRODUCT = re.compile(r'"stablehlo\.dot_general"\(.*-> tensor<((?:\d+x)+)')
+
+
+def _tokens(traced: Traced) -> tuple[int, str] | None:
+    shapes = [
+        tuple(int(size) for size in found.split("x")[:-1])
+        for found in _PRODUCT.findall(traced.text)
+    ]
+    return tokens_of(_batches(traced), shapes)
 
 
 def _marked(points: Sequence[FrontierPoint]) -> list[FrontierPoint]:

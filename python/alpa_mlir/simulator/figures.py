@@ -14,10 +14,10 @@ from math import prod
 from typing import Any
 
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.interface import InputInfo, tokens_of
+from alpa_runtime.plan.interface import InputInfo, example_shape, tokens_of
 from alpa_runtime.plan.plan import host_groups
 from alpa_runtime.plan.program import FreeOp, InputOp, OutputOp
-from alpa_runtime.plan.strategy import is_product
+from alpa_runtime.plan.strategy import is_product, product_shapes
 from alpa_runtime.plan.tensor import numpy_name
 from alpa_runtime.plan.text import bytes_text, seconds_text
 
@@ -288,9 +288,13 @@ def figures_of(
         timeline = None
     used = sorted({device for mesh in plan.meshes for device in mesh.devices})
     total = sum(int(g["devices"]) * int(g.get("count", 1)) for g in host_groups(plan.cluster))
-    counted = (tokens, "as given") if tokens is not None else _tokens(plan)
     if explanations is None:
         explanations = [plan.explanation(index) for index in range(len(plan.stages))]
+    if tokens is not None:
+        counted = tokens, "as given"
+    else:
+        products = product_shapes(explanations)
+        counted = tokens_of(_batches(plan), products, plan.num_micro_batches)
     dtype, peak = _peak(plan.cluster, used, product_dtype(explanations))
     gaps = [stage.solver.get("gap") for stage in plan.stages]
     known = [gap for gap in gaps if gap is not None]
@@ -322,15 +326,17 @@ def _simulated(plan: Plan) -> Timeline | None:
 
 def _batches(plan: Plan) -> list[InputInfo]:
     """The batch arguments, at full size."""
+    of_rounds = plan.call is not None and plan.call.batch_of_rounds
+
+    def whole(shape: tuple[int, ...]) -> tuple[int, ...]:
+        return example_shape((shape[0] * plan.num_micro_batches, *shape[1:]), of_rounds)
+
     return [
-        replace(info, shape=(info.shape[0] * plan.num_micro_batches, *info.shape[1:]))
+        replace(info, shape=whole(info.shape))
         for info in plan.arguments
         if info.kind == "batch" and info.shape and info.is_given and not info.per_micro_batch
+        if not of_rounds or len(info.shape) > 1
     ]
-
-
-def _tokens(plan: Plan) -> tuple[int, str] | None:
-    return tokens_of(_batches(plan))
 
 
 def examples_of(plan: Plan) -> int | None:

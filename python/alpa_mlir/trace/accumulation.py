@@ -109,6 +109,27 @@ def interleaved(jaxpr: Any) -> dict[int, int]:
     return {leaf: min(x) for leaf, x in found.items() if len(x) == 1 and x <= lengths}
 
 
+def scanned(jaxpr: Any) -> frozenset[int]:
+    """Arguments of which the loops of a step that take gradients take one element a round, as they
+    were given: their first dimension is the rounds."""
+    found = _scanned(jaxpr)
+    return frozenset(i for i, v in enumerate(jaxpr.invars) if v in found)
+
+
+def _scanned(jaxpr: Any) -> set[Any]:
+    found: set[Any] = set()
+    for eqn in jaxpr.eqns:
+        body = call_body(eqn)
+        if body is not None and len(body[0].invars) == len(eqn.invars):
+            inner = _scanned(body[0])
+            pairs = zip(eqn.invars, body[0].invars, strict=True)
+            found |= {x for x, v in pairs if v in inner and not is_literal(x)}
+        elif _takes_gradients(eqn):
+            first = sum(jax_internals.scan_operands(eqn))
+            found |= {x for x in eqn.invars[first:] if not is_literal(x)}
+    return found
+
+
 def _lengths(jaxpr: Any) -> Iterator[int]:
     for eqn in jaxpr.eqns:
         body = call_body(eqn)

@@ -140,6 +140,7 @@ class Traced:
             whole ones: their greatest common divisor; 1 without such loops.
         interleaved: by number of an input, the rounds between which the caller's rows alternate
             (`CallInfo.interleaved`).
+        batch_of_rounds: whether batch arguments are `[rounds, examples, ..]`.
         tagged_equations: number of forward equations that carry a tag; 0 if nothing is
             differentiated or this JAX cannot be tagged.
         lowered: JAX's own stage, for `as_text` and for comparison with plain JAX; None if the
@@ -157,6 +158,7 @@ class Traced:
     static: tuple[StaticArgument, ...]
     rounds: int
     interleaved: Mapping[int, int]
+    batch_of_rounds: bool
     tagged_equations: int
     lowered: Any = field(repr=False)
     with_loops: Callable[[], Traced] | None = field(default=None, repr=False, compare=False)
@@ -199,6 +201,7 @@ class Traced:
             self.static,
             added=added,
             interleaved=self.interleaved,
+            batch_of_rounds=self.batch_of_rounds,
         )
 
     @cached_property
@@ -384,6 +387,7 @@ def trace(
         static_arguments(args, static),
         rounds,
         alternating,
+        rounds > 1 and _is_of_rounds(inputs, accumulation.scanned(plain.jaxpr.jaxpr)),
         session.equations,
         None if expands else lowered,
         None
@@ -551,6 +555,15 @@ def _in_rounds(
             stacklevel=2,
         )
     return (apart, found[-1]) if found[-1] > 1 else (traced, 1)
+
+
+def _is_of_rounds(inputs: Sequence[Input], scanned: frozenset[int]) -> bool:
+    """Whether batch arguments are `[rounds, examples, ..]`: a loop takes each of them a round at a
+    time, and those of a round have as many rows."""
+    found = [i for i, x in enumerate(inputs) if x.kind == "batch" and len(x.shape) > 1]
+    rows = {inputs[i].shape[1] for i in found}
+    has_more = any(len(inputs[i].shape) > 2 for i in found)
+    return has_more and len(rows) == 1 and scanned.issuperset(found)
 
 
 def _may_be_grouped(item: Input, leaf: Aval) -> bool:

@@ -6,6 +6,7 @@ import ast
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import prod
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -346,6 +347,8 @@ class CallInfo:
         input_keys, output_keys: generators of typed PRNG keys, by number of argument or result.
         interleaved: by number of a batch argument, the rounds between which the caller's rows
             alternate; the plan's input has those of one round behind those of another.
+        batch_of_rounds: whether the first dimension of the batch arguments is the rounds of the
+            step's own loop of gradient accumulation, and the second one each round's examples.
     """
 
     arguments: Any
@@ -355,6 +358,7 @@ class CallInfo:
     input_keys: Mapping[int, str]
     output_keys: Mapping[int, str]
     interleaved: Mapping[int, int] = field(default_factory=dict[int, int])
+    batch_of_rounds: bool = False
 
     @classmethod
     def read(cls, node: Node) -> CallInfo:
@@ -385,6 +389,7 @@ class CallInfo:
                 item.get("leaf").integer(): item.get("rounds").integer(minimum=1)
                 for item in node.optional("interleaved").items()
             },
+            "batch_of_rounds" in node.mapping() and node.get("batch_of_rounds").boolean(),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -400,6 +405,7 @@ class CallInfo:
             "input_keys": keys(self.input_keys),
             "output_keys": keys(self.output_keys),
             **({"interleaved": rounds} if rounds else {}),
+            **({"batch_of_rounds": True} if self.batch_of_rounds else {}),
         }
 
 
@@ -416,16 +422,39 @@ class Batch(Protocol):
     def kind(self) -> str: ...
 
 
-def tokens_of(inputs: Sequence[Batch]) -> tuple[int, str] | None:
+def example_shape(shape: tuple[int, ...], of_rounds: bool) -> tuple[int, ...]:
+    """The shape of a batch argument with its examples in front.
+
+    Args:
+        of_rounds: whether it is `[rounds, examples, ..]` (`CallInfo.batch_of_rounds`).
+
+    Example:
+        >>> example_shape((4, 32, 1024), True)
+        (128, 1024)
+    """
+    return (shape[0] * shape[1], *shape[2:]) if of_rounds and len(shape) > 1 else shape
+
+
+def tokens_of(
+    inputs: Sequence[Batch], products: Sequence[Sequence[int]] = (), parts: int = 1
+) -> tuple[int, str] | None:
     """Tokens of a step, and which argument was counted: the largest batch of integers of two
     dimensions, examples by positions; None if there is none.
+
+    Integers beside each other are positions if products have rows for most of them. They may be
+    categories, each with an embedding of its own, which become features of one row.
+
+    Args:
+        inputs: batches have their examples in front.
+        products: shapes of results of the step's products; without any all integers are positions.
+        parts: in so many micro-batches, products of one of them.
 
     Example:
         >>> ids = InputInfo("batch['ids']", (8, 128), "int32", "batch", None)
         >>> tokens_of([ids, InputInfo("batch['label']", (8,), "int32", "batch", None)])
         (1024, "8 x 128 of batch['ids']")
     """
-    rows = [
+    found = [
         item
         for item in inputs
         if item.kind == "batch"
@@ -433,8 +462,11 @@ def tokens_of(inputs: Sequence[Batch]) -> tuple[int, str] | None:
         and item.shape[1] > 1
         and item.dtype.startswith(("int", "uint"))
     ]
-    if not rows:
+    if not found:
         return None
-    largest = max(rows, key=lambda item: item.shape[0] * item.shape[1])
+    largest = max(found, key=lambda item: item.shape[0] * item.shape[1])
     examples, positions = largest.shape
+    rows = max((prod(shape[:-1]) for shape in products), default=None)
+    if rows is not None and 2 * rows * parts <= examples * positions:
+        return None
     return examples * positions, f"{examples} x {positions} of {largest.name}"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
-from alpa_runtime.plan.interface import Exactness, InputInfo
+from alpa_runtime.plan.interface import CallInfo, Exactness, InputInfo, example_shape
 from alpa_runtime.plan.stage import MeshInfo, StageInfo
 from alpa_runtime.plan.text import ranges_text, spec_text
 
@@ -41,6 +41,8 @@ class Plan(Protocol):
     def schedule(self) -> str: ...
     @property
     def exactness(self) -> Exactness: ...
+    @property
+    def call(self) -> CallInfo | None: ...
     def explanation(self, stage: int) -> Row | None: ...
 
 
@@ -318,13 +320,135 @@ def _kinds(plan: Plan, mesh: int, explanations: Sequence[Row | None]) -> list[st
         for axis, row in zip(axes, found["axes"], strict=True):
             for name, value in row.items():
                 axis[name] = axis.get(name, 0.0) + value
+        totals["product_seconds"] += _count_products(plan, found, axes)
     if max(shape) > 1 and not totals["product_seconds"]:
         return None  # Without products of weights, or with all of them in loops.
-    rows = [item.shape[0] for item in plan.inputs if item.kind == "batch" and item.shape]
-    if rows and max(rows) == 1:  # What is split first of one example are its tokens.
+    if _examples(plan) == 1:  # What is split first of one example are its tokens.
         for axis in axes:
             axis["data"], axis["sequence"] = 0.0, axis["data"] + axis["sequence"]
     return [_axis_kind(axis, totals) for axis in axes]
+
+
+def _examples(plan: Plan) -> int:
+    """Of a micro-batch; 0 if the step has no batch."""
+    of_rounds = plan.call is not None and plan.call.batch_of_rounds
+    shapes = [item.shape for item in plan.inputs if item.kind == "batch" and item.shape]
+    return max((example_shape(shape, of_rounds)[0] for shape in shapes), default=0)
+
+
+def _count_products(plan: Plan, found: Row, axes: Sequence[_Numbers]) -> float:
+    """Correct what axes split by what products of a stage say, and give the seconds of products
+    that `product_seconds` leaves out, those of rows with the weights of their experts.
+
+    Examples may be several dimensions in front, as rounds of gradient accumulation and the rows of
+    each are. Weights of several experts, or of several members of an ensemble, split the same
+    thing where all of them read one value and where each has its own.
+    """
+    examples, added = _examples(plan), 0.0
+    state = {item.name for item in plan.inputs if item.kind == "state"}
+    forward = [row for row in found["ops"] if row["phase"] == "forward" and row["op"] in _PRODUCTS]
+    products = [_Product.of(row, found["decisions"], state) for row in forward]
+    known = [product for product in products if product is not None]
+    stacked = [{p.activation for p in known if p.is_stacked(n)} for n in range(len(axes))]
+    for product in known:
+        if product.is_grouped:
+            added += product.seconds
+        for number, axis in enumerate(axes):
+            kinds = product.moved(number, examples, stacked[number])
+            if kinds is not None:
+                before, after = kinds
+                seconds = product.seconds
+                if before is not None:
+                    seconds = min(seconds, axis[before])
+                    axis[before] -= seconds
+                axis[after] += seconds
+    return added
+
+
+_Split = tuple[tuple[int, ...], tuple[str, ...]]  # A shape, and the axes of each dimension.
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product of an activation and a weight, shapes and axes of dimensions."""
+
+    activation: _Split
+    weight: _Split
+    result: _Split
+    seconds: float
+    is_grouped: bool
+
+    @classmethod
+    def of(cls, row: Row, decisions: Sequence[Row], state: set[str]) -> _Product | None:
+        """None for a product of two activations, and for what the plan does not say."""
+        operands, results = _specs(row)
+        before, _, after = row.get("types", "").partition(" -> ")
+        shapes = [_shape(text) for text in before.strip("()").split(", ")]
+        if len(operands) < 2 or len(shapes) != len(operands) or len(results) != 1:
+            return None
+        reads = _reads(row, decisions)
+        weights = [i for i in (0, 1) if i < len(reads) and reads[i] in state]
+        if not weights and len(shapes[1]) == 2 < len(shapes[0]):
+            weights = [1]  # Made of weights before.
+        is_grouped = row["op"] == "alpa.grouped_dot"
+        if is_grouped:
+            weights = [1]
+        if len(weights) != 1:
+            return None
+        sides = [
+            _split(shape, dims)
+            for shape, dims in zip(
+                (*shapes[:2], _shape(after)), (*operands[:2], results[0]), strict=True
+            )
+        ]
+        if any(len(shape) != len(dims) for shape, dims in sides):
+            return None
+        weight = weights[0]
+        return cls(sides[1 - weight], sides[weight], sides[2], row["compute_seconds"], is_grouped)
+
+    def is_stacked(self, axis: int) -> bool:
+        """Whether an axis splits a stack of products."""
+        sides = self.activation, self.weight, self.result
+        return all(_dimension(side, axis) is not None for side in sides)
+
+    def moved(
+        self, axis: int, examples: int, stacked: set[_Split]
+    ) -> tuple[str | None, str] | None:
+        """What an axis was thought to split, None for nothing, and what it does.
+
+        Args:
+            stacked: activations of products that the axis splits a stack of.
+        """
+        ofs = [_dimension(side, axis) for side in (self.activation, self.weight, self.result)]
+        of_activation, of_weight, of_result = ofs
+        if self.is_grouped:
+            if of_weight is not None:
+                return None, "tensor" if of_weight else "expert"
+            return None if of_activation is None else (None, "data")
+        if of_weight is None and of_activation and of_result is not None:
+            shape = self.activation[0]
+            is_example = prod(shape[: of_activation + 1]) <= examples
+            is_example &= examples in (prod(shape[:end]) for end in range(1, len(shape)))
+            return ("sequence", "data") if is_example and prod(shape[:of_activation]) > 1 else None
+        is_stack = of_weight == 0 and len(self.weight[0]) > 2 and of_activation is None
+        if is_stack and of_result is not None and self.result in stacked:
+            return "tensor", "expert"
+        return None
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    """`4x8xf32`."""
+    return tuple(int(size) for size in text.split("x")[:-1] if size.isdigit())
+
+
+def _split(shape: tuple[int, ...], dims: Sequence[str]) -> _Split:
+    return shape, tuple(dim[1:] if dim.startswith("S") else "" for dim in dims)
+
+
+def _dimension(side: _Split, axis: int) -> int | None:
+    """Which dimension an axis splits."""
+    found = [i for i, axes in enumerate(side[1]) if str(axis) in axes]
+    return found[0] if found else None
 
 
 def _axis_kind(axis: Mapping[str, float], totals: Mapping[str, float]) -> str:
@@ -374,7 +498,13 @@ def _axis_names(plan: Plan, mesh: int, explanations: Sequence[Row | None]) -> Ax
 
 # What the ops of a stage say.
 
-_PRODUCTS = ("stablehlo.dot_general", "stablehlo.convolution", "chlo.ragged_dot")
+_PRODUCTS = (
+    "stablehlo.dot_general",
+    "stablehlo.convolution",
+    "chlo.ragged_dot",
+    "alpa.grouped_dot",
+    "alpa.grouped_sum",
+)
 _ATTENTION = re.compile(r"fmha|attention", re.IGNORECASE)
 _RANKS = re.compile(r"\[([^\]]*)\]")
 
@@ -397,6 +527,16 @@ def _specs(row: Row) -> tuple[list[list[str]], list[list[str]]]:
         for side in (before, after)
     ]
     return sides[0], sides[1]
+
+
+def product_shapes(explanations: Sequence[Row | None]) -> list[tuple[int, ...]]:
+    """Of the results of products in forward runs."""
+    return [
+        _shape(row["types"].rpartition(" -> ")[2])
+        for found in explanations
+        for row in (found or {}).get("ops", ())
+        if row["phase"] == "forward" and row["op"] in _PRODUCTS and "types" in row
+    ]
 
 
 def _splits_sequence(plan: Plan, index: int, found: Row | None) -> bool:
@@ -484,11 +624,13 @@ def unnamed_recomputation(ops: Sequence[Row]) -> float:
 
 
 def _reads_weight(row: Row, decisions: Sequence[Row]) -> bool:
+    return row.get("decision", len(decisions)) >= len(decisions) or any(_reads(row, decisions))
+
+
+def _reads(row: Row, decisions: Sequence[Row]) -> Sequence[str]:
+    """For each operand of an op the argument that it is, or nothing."""
     number: int = row.get("decision", len(decisions))
-    if number >= len(decisions):
-        return True
-    reads: Sequence[str] = decisions[number].get("reads", ())
-    return any(reads)
+    return decisions[number].get("reads", ()) if number < len(decisions) else ()
 
 
 def is_recomputed(row: Row) -> bool:

@@ -262,6 +262,115 @@ def planned_mlp(method):
     return alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*arguments).plan
 
 
+def float_shapes(*shapes):
+    return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+
+
+def descended(loss, w, *batch):
+    return jax.tree.map(lambda w, g: w - 0.1 * g, w, jax.grad(loss)(w, *batch))
+
+
+def two_products(w, x):
+    return jnp.mean((jax.nn.relu(x @ w[0]) @ w[1]) ** 2)
+
+
+def accumulating(w, batch):
+    def one(total, part):
+        return jax.tree.map(jnp.add, total, jax.grad(two_products)(w, part)), None
+
+    parts = batch.reshape(4, -1, batch.shape[-1]) if batch.ndim == 2 else batch
+    total, _ = jax.lax.scan(one, jax.tree.map(jnp.zeros_like, w), parts)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, w, total)
+
+
+def grouped(w, batch):
+    def loss(w):
+        expert = jnp.argmax(batch @ w["router"], -1)
+        x = batch[jnp.argsort(expert)]
+        sizes = jnp.bincount(expert, length=8)
+        hidden = jax.nn.gelu(jax.lax.ragged_dot(x, w["up"], sizes))
+        return jnp.mean(jax.lax.ragged_dot(hidden, w["down"], sizes) ** 2)
+
+    return jax.tree.map(lambda w, g: w - 0.1 * g, w, jax.grad(loss)(w))
+
+
+def ensemble(w, x):
+    return descended(lambda w: jax.vmap(two_products, (0, None))(w, x).mean(), w)
+
+
+def words_and_specs(step, state, batch):
+    plan = alpa_mlir.parallelize(step, cluster="dgx-h100", cache=False).plan(state, batch).plan
+    ops = [op for op in plan.explanation(0)["ops"] if op["phase"] == "forward"]
+    products = [op for op in ops if op["op"] in ("stablehlo.dot_general", "alpa.grouped_dot")]
+    return plan, strategy_text(plan), [op["specs"] for op in products]
+
+
+@pytest.mark.parametrize("shape", [(32768, 2048), (4, 8192, 2048)], ids=["rows", "rounds"])
+def test_rounds_and_their_rows_are_examples(shape):
+    weights = float_shapes((2048, 8192), (8192, 2048))
+    plan, words, specs = words_and_specs(accumulating, weights, *float_shapes(shape))
+    assert any(re.match(r"\(\[\w+, S", spec) for spec in specs), specs
+    assert "sequence" not in words
+    sizes = re.findall(r"(?:data|FSDP) (\d)", words)
+    assert prod(map(int, sizes)) == 8, words
+    assert figures_of(plan).examples == 32768
+
+
+def test_a_batch_of_rounds_keeps_its_form_on_disk(tmp_path):
+    weights = float_shapes((64, 64), (64, 64))
+    step = alpa_mlir.parallelize(accumulating, cluster=CLUSTER, cache=False)
+    plan = step.plan(weights, *float_shapes((4, 8, 64))).plan
+    plan.save(tmp_path / "plan")
+    assert figures_of(alpa_mlir.Plan.load(tmp_path / "plan")).examples == 32
+    rows = step.plan(weights, *float_shapes((32, 64))).plan
+    assert figures_of(rows).examples == 32
+
+
+def test_products_of_grouped_rows_count():
+    (router,) = float_shapes((2048, 8))
+    up, down = float_shapes((8, 2048, 4096), (8, 4096, 2048))
+    state = {"router": router, "up": up, "down": down}
+    plan, words, _ = words_and_specs(grouped, state, *float_shapes((16384, 2048)))
+    ops = plan.explanation(0)["ops"]
+    dots = [op for op in ops if op["op"] == "alpa.grouped_dot" and op["phase"] == "forward"]
+    kinds = {
+        "data": any(re.match(r"\(\[S", op["specs"]) for op in dots),
+        "tensor": any(re.search(r"^\(\S+ \w+\], \[\w+, (S|R, S)", op["specs"]) for op in dots),
+        "expert": any(re.search(r"^\(\S+ \w+\], \[S", op["specs"]) for op in dots),
+    }
+    assert any(kinds.values()), dots
+    for kind, found in kinds.items():
+        assert (kind in words or (kind == "data" and "FSDP" in words)) == found, (words, dots)
+    assert "sequence" not in words
+
+
+def test_members_of_an_ensemble_are_no_tensor_axis():
+    weights = float_shapes((4, 2048, 8192), (4, 8192, 2048))
+    _, words, specs = words_and_specs(ensemble, weights, *float_shapes((4096, 2048)))
+    assert any("[S1," in spec for spec in specs), specs
+    assert re.match(r"tensor 2 x expert 4(,|$)", words), words
+
+
+def test_categories_are_no_tokens():
+    def step(w, batch):
+        def loss(w):
+            rows = w["table"][batch].reshape(batch.shape[0], -1)
+            return jnp.mean((rows @ w["top"]) ** 2)
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, w, jax.grad(loss)(w))
+
+    arguments = (
+        {"table": jnp.ones((100, 16)), "top": jnp.ones((4 * 16, 64))},
+        jnp.zeros((64, 4), jnp.int32),
+    )
+    traced = alpa_mlir.parallelize(step, cluster=CLUSTER, cache=False).trace(*arguments)
+    figures = figures_of(traced.plan().plan, price=2.0)
+    assert (figures.tokens, figures.examples) == (None, 64)
+    assert "rows/s" in figures.lines()[0]
+    frontier = traced.frontier(over=("devices",), price=2.0)
+    assert (frontier.tokens, frontier.examples) == (None, 64)
+
+
 def test_what_a_plan_does_not_say_is_left_out():
     plan = dataclasses.replace(planned_mlp(ShardParallel()), explanations={}, predicted={})
     figures = figures_of(plan)
