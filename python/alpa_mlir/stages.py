@@ -178,32 +178,14 @@ class TracedStep:
             start = Plan.load(start)
         near = None if start is None else WarmStart.of(start)
         described = as_cluster(self.cluster if cluster is None else cluster)
-        method = self.method if method is None else method
-        if self.options.micro_batch_semantics is not None:
-            method = replace(method, micro_batch_semantics=self.options.micro_batch_semantics)
-        method = method.settled(described, lambda: _marked_layers(self.traced))
-        if near is not None:
-            near.check(method)
-        in_rounds = method.of_rounds(self.traced.rounds)
-        folder = chosen_folder(self.options.cache if cache is None else cache)
-        try:
-            plan = find_plan(self.traced, described, in_rounds, folder, progress, near)
-        except MicroBatchError as error:
-            if self.traced.with_loops is None or in_rounds.num_micro_batches in (
-                method.num_micro_batches,
-                None,
-            ):
-                raise
-            warnings.warn(
-                f"the step's own loop of gradient accumulation stays a loop: {error.what}",
-                stacklevel=2,
-            )
-            traced = self.traced.with_loops()
-            plan = find_plan(traced, described, method, folder, progress, near)
-            return PlannedStep(traced, plan, self.options, self.caller).called()
-        if self.traced.rounds > 1 and plan.schedule == "inference":
-            warnings.warn(_OTHER_ROWS, stacklevel=2)
-        return PlannedStep(self.traced, plan, self.options, self.caller).called()
+        return find_step(
+            self,
+            described,
+            self.method if method is None else method,
+            near,
+            chosen_folder(self.options.cache if cache is None else cache),
+            progress,
+        )
 
     def lower(self) -> PlannedStep:
         """The plan, as JAX calls the stage behind a trace: `plan`."""
@@ -428,6 +410,47 @@ def _gpus_elsewhere(cluster: ClusterLike) -> str | None:
         return None
     described = as_cluster(cluster)
     return None if len(_jax.devices()) >= described.num_devices else described.compute_capability
+
+
+def find_step(
+    step: TracedStep,
+    cluster: Cluster,
+    method: Method,
+    near: WarmStart | None = None,
+    folder: Path | None = None,
+    progress: bool | Progress = False,
+    *,
+    explains: bool = True,
+) -> PlannedStep:
+    """What `TracedStep.plan` does with checked arguments.
+
+    Args:
+        explains: whether an error is to say what would fit, which takes searches.
+    """
+    if step.options.micro_batch_semantics is not None:
+        method = replace(method, micro_batch_semantics=step.options.micro_batch_semantics)
+    method = method.settled(cluster, lambda: _marked_layers(step.traced))
+    if near is not None:
+        near.check(method)
+    in_rounds = method.of_rounds(step.traced.rounds)
+    try:
+        plan = find_plan(step.traced, cluster, in_rounds, folder, progress, near, explains=explains)
+    except MicroBatchError as error:
+        if step.traced.with_loops is None or in_rounds.num_micro_batches in (
+            method.num_micro_batches,
+            None,
+        ):
+            raise
+        warnings.warn(
+            f"the step's own loop of gradient accumulation stays a loop: {error.what}",
+            stacklevel=3,
+        )
+        traced = step.traced.with_loops()
+        plan = find_plan(traced, cluster, method, folder, progress, near, explains=explains)
+        return PlannedStep(traced, plan, step.options, step.caller).called()
+    if step.traced.rounds > 1 and plan.schedule == "inference":
+        warnings.warn(_OTHER_ROWS, stacklevel=3)
+    return PlannedStep(step.traced, plan, step.options, step.caller).called()
 
 
 def _marked_layers(traced: Traced) -> int:

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare",
         action="store_true",
         help="also plan data parallelism, FSDP, and the best of Megatron-LM's grids, and show them "
-        "beside the plan; takes several times as long as the plan alone",
+        "beside the plan; takes two to three times as long as the plan alone",
     )
     parser.add_argument(
         "--price",

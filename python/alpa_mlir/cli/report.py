@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-compare",
         action="store_true",
-        help="leave out data parallelism, FSDP and Megatron-LM's best grid, which take several "
-        "times as long to plan as the step",
+        help="leave out data parallelism, FSDP and Megatron-LM's best grid, which take once or "
+        "twice as long to plan as the step",
     )
     parser.add_argument(
         "--alternatives",

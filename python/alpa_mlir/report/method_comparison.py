@@ -4,30 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf, prod
 from typing import Any
 
+import numpy as np
+from alpa_runtime.cache import chosen_folder
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.strategy import strategy_text
 from alpa_runtime.plan.text import bytes_text, seconds_text, table
 
+from alpa_mlir.cluster import Cluster, as_cluster
 from alpa_mlir.errors import AlpaError, InfeasiblePlanError
 from alpa_mlir.methods.automatic import AutoParallel
 from alpa_mlir.methods.method import Method
+from alpa_mlir.search.planner import PLACED_ON_HOST
 from alpa_mlir.simulator.figures import amount_text, figures_of, percent_text
-from alpa_mlir.stages import TracedStep
+from alpa_mlir.stages import TracedStep, find_step
 
-#: Ways that people take by hand: what they are called, their pipeline and shardings.
+
+@dataclass(frozen=True)
+class Way:
+    """A way to parallelize.
+
+    Attributes:
+        pipeline, shardings: by their names.
+        schedules: of which the best is taken; None for what the step's own method may take.
+        offloads: whether values may wait in the hosts' memory, if the step's own method lets them.
+        replicates: whether each device holds all of the state.
+    """
+
+    pipeline: str
+    shardings: str
+    schedules: tuple[str, ...] | None = None
+    offloads: bool = True
+    replicates: bool = False
+
+
+#: Ways that people take by hand, with the schedules that these have.
 BASELINES = {
-    "data parallel": ("intra-only", "data-parallel"),
-    "FSDP": ("intra-only", "zero-3"),
-    "Megatron-LM, best grid": ("uniform", "megatron-zero-1"),
+    "data parallel": Way("intra-only", "data-parallel", ("1f1b",), offloads=False, replicates=True),
+    "FSDP": Way("intra-only", "zero-3", ("1f1b",), offloads=False),
+    "Megatron-LM, best grid": Way(
+        "uniform", "megatron-zero-1", ("1f1b", "interleaved-1f1b"), offloads=False
+    ),
 }
 #: Parts of what is searched.
 PARTS = {
-    "no pipeline": ("intra-only", "auto"),
-    "pipeline, a device each stage": ("inter-only", "auto"),
-    "pipeline, equal layers": ("equal-layer", "auto"),
-    "pipeline, equal layers and meshes": ("uniform", "auto"),
+    "no pipeline": Way("intra-only", "auto"),
+    "pipeline, a device each stage": Way("inter-only", "auto"),
+    "pipeline, equal layers": Way("equal-layer", "auto"),
+    "pipeline, equal layers and meshes": Way("uniform", "auto"),
 }
 _SHARED = (
     "layers",
@@ -117,8 +143,9 @@ def alternatives(
     parts: bool = True,
 ) -> tuple[Alternative, ...]:
     """Plan a step in each of the ways that have names, for its cluster: data parallel, FSDP, and
-    the best of Megatron-LM's grids of data, tensor and pipeline parallelism, all with whatever
-    number of micro-batches, schedule and rematerialization are best for them.
+    the best of Megatron-LM's grids of data, tensor and pipeline parallelism with 1F1B, interleaved
+    or not, all with whatever number of micro-batches and rematerialization are best for them and
+    nothing in the hosts' memory.
 
     Layers, memory and the like are as the step's method has them; a step that comes from a file has
     its own number of micro-batches.
@@ -131,30 +158,74 @@ def alternatives(
         >>> for other in alternatives(train_step.trace(state, batch)):     # doctest: +SKIP
         ...     print(other.name, other.seconds)
     """
+    cluster = as_cluster(step.cluster)
     found: list[Alternative] = []
     named = list(_named(step, BASELINES | PARTS if parts else BASELINES))
-    for number, (name, method) in enumerate(named):
+    for number, (name, way, methods) in enumerate(named):
         if progress is not None:
             progress(number, len(named), name)
-        try:
-            found.append(Alternative(name, step.plan(method=method).plan))
-        except InfeasiblePlanError as error:
-            found.append(Alternative(name, None, error.what, fits=False))
-        except AlpaError as error:
-            found.append(Alternative(name, None, error.what))
+        reason = _too_large(step, cluster, methods[0]) if way.replicates else ""
+        if reason:
+            found.append(Alternative(name, None, reason, fits=False))
+        else:
+            found.append(_best([_planned(step, cluster, name, method) for method in methods]))
     if progress is not None:
         progress(len(named), len(named), "planned")
     return tuple(found)
 
 
-def _named(step: TracedStep, ways: dict[str, tuple[str, str]]) -> Iterator[tuple[str, Method]]:
+def _too_large(step: TracedStep, cluster: Cluster, method: Method) -> str:
+    """Why no plan can hold all of the state on each device; empty if one may. Searches for plans
+    that cannot fit take longest."""
+    signature = step.traced.signature
+    if method.offload != "none" or PLACED_ON_HOST in step.traced.text:
+        return ""
+    held = sum(
+        prod(item.shape) * np.dtype(item.dtype).itemsize
+        for item in signature.inputs
+        if item.kind == "state" and item.shape[:1] != (signature.batch_size,)
+    )
+    room = method.memory_fraction * cluster.least_memory_bytes
+    if held <= room:
+        return ""
+    return (
+        f"each device holds all {bytes_text(held)} of the state, {bytes_text(room)} are available"
+    )
+
+
+def _planned(step: TracedStep, cluster: Cluster, name: str, method: Method) -> Alternative:
+    try:
+        found = find_step(
+            step, cluster, method, folder=chosen_folder(step.options.cache), explains=False
+        )
+    except InfeasiblePlanError as error:
+        return Alternative(name, None, error.what, fits=False)
+    except AlpaError as error:
+        return Alternative(name, None, error.what)
+    return Alternative(name, found.plan)
+
+
+def _best(found: Sequence[Alternative]) -> Alternative:
+    """The fastest; the first if none has a plan."""
+    return min(found, key=lambda other: inf if other.seconds is None else other.seconds)
+
+
+def _named(step: TracedStep, ways: dict[str, Way]) -> Iterator[tuple[str, Way, list[Method]]]:
     base = step.method
     shared: dict[str, Any] = {name: getattr(base, name) for name in _SHARED}
     searched = base if isinstance(base, AutoParallel) else AutoParallel(**shared)
     if step.fn is None:
         searched = replace(searched, num_micro_batches=base.num_micro_batches)
-    for name, (pipeline, shardings) in ways.items():
+    for name, way in ways.items():
+        options: dict[str, Any] = {"pipeline": way.pipeline, "method": way.shardings}
+        if not way.offloads and searched.offload == "auto":
+            options["offload"] = "none"
+        method = replace(searched, **options, finalists=0, max_devices=None)
         yield (
             name,
-            replace(searched, pipeline=pipeline, method=shardings, finalists=0, max_devices=None),
+            way,
+            [
+                method if schedule is None else replace(method, schedule=schedule, virtual_stages=0)
+                for schedule in way.schedules or (None,)
+            ],
         )

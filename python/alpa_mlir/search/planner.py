@@ -1055,6 +1055,8 @@ def find_plan(
     kept_in: Path | None = None,
     progress: bool | Progress = False,
     near: WarmStart | None = None,
+    *,
+    explains: bool = True,
 ) -> Plan:
     """The best plan for a step on a cluster, which says what else was tried.
 
@@ -1065,12 +1067,13 @@ def find_plan(
             out or nothing fits there, and as well where devices stay idle there.
         progress: True for a bar, or a function of (candidates tried, candidates known of, what is
             tried now).
+        explains: whether an error is to say what would fit, which takes searches.
 
     Raises:
         MethodError, MicroBatchError, UnsupportedOpError, InfeasiblePlanError: by the cause.
         DevicesError: the method's finalists cannot be measured in this process.
     """
-    placed = traced.text.count(_PLACED_ON_HOST)
+    placed = traced.text.count(PLACED_ON_HOST)
     why = _why_placements_stay(cluster, method)
     if placed and why:
         _warn_of_placements(placed, why)
@@ -1105,7 +1108,7 @@ def find_plan(
                 cluster,
                 candidates_of,
                 has_constraints=constrained,
-                explains=near is None,
+                explains=explains and near is None,
                 near=near,
             )
 
@@ -1147,7 +1150,7 @@ def _leaves_idle(plan: Plan, cluster: Cluster, method: Method) -> bool:
     return used < min(cluster.num_devices, most or cluster.num_devices)
 
 
-_PLACED_ON_HOST = '_xla_buffer_placement = "pinned_host"'
+PLACED_ON_HOST = '_xla_buffer_placement = "pinned_host"'
 
 
 def _why_placements_stay(cluster: Cluster, method: Method) -> str:

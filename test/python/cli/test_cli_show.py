@@ -190,6 +190,7 @@ def test_alternatives(files, capsys):
     names = re.findall(r"^([^|\n]+?) +\| [\d.]+ [mun]?s +\|", text, re.MULTILINE)
     assert names == ["this plan", "data parallel", "FSDP", "Megatron-LM, best grid"]
     assert re.search(r"^price: 1M rows for ", text, re.MULTILINE)
+    assert "offload to hosts" not in text
     error = failure(["explain", files / "plan", "--alternatives"], capsys)
     assert error["what"] == "alternatives cannot be planned from a saved plan"
 
