@@ -16,11 +16,11 @@ import jax
 import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_mlir.errors import AlpaError, ClusterFileError
 from alpa_mlir.export import FORMATS, export_plan
 from alpa_mlir.report import write_report
 from alpa_mlir.report.explanation import bottlenecks, explain
 from alpa_mlir.simulator import simulate
-from alpa_runtime.errors import AlpaError
 from alpa_runtime.execution.program_merge import merge_step
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.plan import cluster_difference, micro_batches_text
@@ -105,6 +105,8 @@ def messages(folder: Path, whole: Plan, out: Path, at: list[str]) -> list[str]:
         at.append(name)
         try:
             read()
+        except ClusterFileError as error:  # All that is wrong with it, a line each.
+            said += str(error).splitlines()
         except AlpaError as error:
             said.append(str(error))
     return said
