@@ -311,7 +311,6 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
     for (const auto &[inFlight, answer] : job.run->answers)
       addLevel(inFlight);
     touch(job.key.first, job.key.second);
-    isExcessCurrent[job.key.second] = false;
   }
   forgetProblems();
   return error;
@@ -393,10 +392,8 @@ llvm::Expected<bool> StageCosts::improve(llvm::ArrayRef<Request> requests) {
   });
   if (error)
     return std::move(error);
-  for (const auto &job : jobs) {
+  for (const auto &job : jobs)
     touch(job.first.first, job.first.second);
-    isExcessCurrent[job.first.second] = false;
-  }
   forgetProblems();
   return llvm::is_contained(isBetter, 1);
 }
@@ -815,8 +812,6 @@ llvm::SmallVector<unsigned> StageCosts::layersLike(unsigned example, unsigned wa
 llvm::Error StageCosts::prepare() {
   bounds = std::make_unique<LayerBounds>(numWays(), numLayers(), options.mostInFlight);
   isAsked.assign(numWays(), false);
-  excess.assign(numWays(), {});
-  isExcessCurrent.assign(numWays(), true);
   // Layers whose bytes count alike.
   layerKinds.assign(variants.size(), {});
   for (unsigned variant = 0; variant < variants.size(); ++variant) {
@@ -1141,8 +1136,6 @@ void StageCosts::listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views
           double bound = free;
           if (isLimited(way))
             bound = std::max(bound, bounds->seconds(way, lo, hi, level, memoryOf(way, level)));
-          bound =
-              std::max(bound, bounds->freeSeconds(way, lo, hi) + excessSeconds(way, lo, hi, level));
           bound = std::max(bound, atLeast);
           bool isHopeless = bound > kHopeless * free;
           if (!isHopeless && bound < choice.seconds * (1 - options.tolerance / 4))
@@ -1174,60 +1167,11 @@ void StageCosts::touch(unsigned rangeClass, unsigned way) {
 }
 
 void StageCosts::touchAll(unsigned way) {
-  isExcessCurrent[way] = false;
   for (unsigned rangeClass = 0; rangeClass < examples.size(); ++rangeClass)
     touch(rangeClass, way);
 }
 
-/// A run's solution is one of each run within it, and leaves the other layers what they take alone.
-void StageCosts::updateExcess(unsigned way) {
-  std::map<int64_t, llvm::DenseMap<unsigned, double>> known; // By classes.
-  for (const auto &[key, run] : runs) {
-    auto [lo, hi] = examples[key.first];
-    double alone = bounds->freeSeconds(way, lo, hi);
-    if (key.second != way || !run.free.point || alone == kInfinity)
-      continue;
-    known[0][key.first] = run.free.boundSeconds - alone;
-    if (run.exposure > 0)
-      continue; // Other layers may hide its collectives.
-    for (const auto &[inFlight, answer] : run.answers)
-      known[inFlight][key.first] = answer.boundSeconds - alone;
-  }
-  unsigned n = numLayers();
-  for (const auto &[inFlight, ofClass] : known) {
-    std::vector<double> &sums = excess[way][inFlight];
-    sums.resize((n + 1) * (n + 1), 0);
-    for (unsigned count = 1; count <= n; ++count)
-      for (unsigned lo = 0; lo + count <= n; ++lo) {
-        unsigned at = lo * (n + 1) + lo + count;
-        auto own = ofClass.find(classes[at]);
-        double most = own == ofClass.end() ? 0 : std::max(0.0, own->second);
-        if (count > 1)
-          most = std::max({most, sums[at - 1], sums[at + n + 1]});
-        if (most != sums[at])
-          touch(classes[at], way);
-        sums[at] = most;
-      }
-  }
-  for (auto it = excess[way].begin(); it != excess[way].end();)
-    it = known.count(it->first) ? std::next(it) : excess[way].erase(it);
-}
-
-/// Of runs with as many micro-batches in flight or fewer, and no less memory.
-double StageCosts::excessSeconds(unsigned way, unsigned lo, unsigned hi, int64_t inFlight) const {
-  double most = 0;
-  for (const auto &[fewer, sums] : excess[way])
-    if (fewer == 0 || (fewer <= inFlight && memoryOf(way, fewer) >= memoryOf(way, inFlight)))
-      most = std::max(most, sums[lo * (numLayers() + 1) + hi]);
-  return most;
-}
-
 void StageCosts::refresh(bool onlySolved) {
-  for (unsigned way = 0; way < numWays(); ++way)
-    if (!isExcessCurrent[way]) {
-      updateExcess(way);
-      isExcessCurrent[way] = true;
-    }
   shown = onlySolved;
   Table &table = tables[shown];
   parallelFor(context, 0, examples.size(), [&](size_t rangeClass) {

@@ -267,8 +267,6 @@ private:
   void addLevel(int64_t inFlight);
   void touch(unsigned rangeClass, unsigned way);
   void touchAll(unsigned way);
-  void updateExcess(unsigned way);
-  double excessSeconds(unsigned way, unsigned lo, unsigned hi, int64_t inFlight) const;
   void listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views, bool onlySolved,
                    std::vector<StageChoice> &list) const;
   const Run *findRun(unsigned rangeClass, unsigned way) const;
@@ -291,11 +289,6 @@ private:
   /// was asked for at once.
   std::vector<std::vector<LayerBounds::Layer>> shares;
   std::vector<char> isAsked; // By way: whether its single layers are solved.
-  /// By way and micro-batches in flight, of which 0 is without a limit: by how much a run takes
-  /// longer than its layers' bounds add up to, at the least, as the runs within it show that were
-  /// solved; by lo and hi.
-  std::vector<std::map<int64_t, std::vector<double>>> excess;
-  std::vector<char> isExcessCurrent;
   std::map<std::pair<unsigned, unsigned>, Run> runs; // By class and way.
   /// By choice and layers; and by those of both stages.
   std::map<std::array<unsigned, 3>, HeldValues> held;
