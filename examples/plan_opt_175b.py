@@ -202,7 +202,9 @@ def run(options: argparse.Namespace) -> None:
     print(f"planned in {seconds:.0f} s with at most {peak:.1f} GiB of memory")
 
     rate = step_flops(config, options.rows) / planned.predicted_seconds / 1e12
-    print(f"predicted: {rate:,.0f} TFLOP/s, {rate / cluster.num_devices:.0f} on each device")
+    print(
+        f"rate of the model: {rate:,.0f} TFLOP/s, {rate / cluster.num_devices:.0f} on each device"
+    )
     timeline = alpa_mlir.simulate(planned.plan)
     print(timeline.as_text())
     if options.output:

@@ -252,7 +252,7 @@ def test_trains_and_checks_itself(tmp_path):
     assert float(losses[2]) < 0.9 * float(losses[1])
     plan = alpa_mlir.Plan.load(tmp_path)
     assert len(plan.stages) > 1 or any(any(w.spec) for s in plan.stages for w in s.weights)
-    assert plan.as_text() in result.stdout
+    assert set(plan.as_text().splitlines()) <= set(result.stdout.splitlines())
 
 
 def test_runs_a_file_that_is_not_from_jax(example, tmp_path):
@@ -274,7 +274,7 @@ def test_plans_opt_without_memory(example, tmp_path):
     assert len(jax.live_arrays()) <= before
     assert lines[0] == "0.0 billion parameters on 16 devices"
     numbers(lines, "planned in ", r"(\d+) s with at most (\S+) GiB of memory")
-    rate, each = numbers(lines, "predicted: ", r"(\S+) TFLOP/s, (\S+) on each device")
+    rate, each = numbers(lines, "rate of the model: ", r"(\S+) TFLOP/s, (\S+) on each device")
     assert 0 <= each <= rate
     assert alpa_mlir.Plan.load(tmp_path / "plan").num_micro_batches == 4
     assert "<html" in (tmp_path / "report.html").read_text()

@@ -383,7 +383,7 @@ def test_gates_of_rows_are_split(scan):
 
 
 def test_products_are_priced_by_groups():
-    """As XLA computes them: with the weights of all experts of the device."""
+    """As loops compute them: more groups have more runs, each with weights of its own to copy."""
 
     def seconds(count, **options):
         rows, width = 8192, 1024
@@ -411,5 +411,5 @@ def test_products_are_priced_by_groups():
 
     few, few_flops = seconds(8, method="data-parallel")
     many, many_flops = seconds(64, method="data-parallel")
-    assert many > 5 * few
+    assert 1.5 * few < many < 5 * few
     assert many_flops < 1.1 * few_flops

@@ -88,7 +88,6 @@ def test_groups_between_hosts_name_their_link_and_devices_a_host() -> None:
         ["profile", "--output", "/no/such/folder/file.yaml"],
         ["profile", "--virtual-devices", "0"],
         ["nothing"],
-        [],
     ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

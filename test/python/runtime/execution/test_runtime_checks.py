@@ -60,7 +60,7 @@ def change(path, value):
 
 
 FORMAT_CASES = [
-    (change(["version"], 1), r"version: version 1, expected 5; fix"),
+    (change(["version"], 1), r"version: version 1, expected 5: made by an older alpa_mlir"),
     (change(["format"], "other"), r"format: got 'other', expected 'alpa_mlir.plan'"),
     (change(["num_micro_batches"], 0), r"num_micro_batches: got 0, expected an integer of at le"),
     (change(["stages", 0, "layers"], KeyError), r"stages\[0\]: field 'layers' is missing"),
