@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,30 @@ def run_or_exit(run: Callable[[argparse.Namespace], None], options: argparse.Nam
         sys.exit(f"error: {error}")
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def show_plan(planned: alpa_mlir.PlannedStep, options: argparse.Namespace) -> None:
+    """Print a plan, and write it where the options say."""
+    print(planned.as_text())
+    if options.save_plan:
+        print(f"plan written to {planned.save(options.save_plan)}")
+
+
+def train(
+    parallel: Callable[..., Any], step: Callable[..., Any], state: Any, batches: Iterable[Any]
+) -> Any:
+    """The state behind all batches. The losses of the first three are compared with those of plain
+    JAX, which is said in the end, with the first and the last loss."""
+    first, single, worst, losses = state, jax.jit(step), 0.0, []
+    for number, batch in enumerate(batches):
+        state, loss = parallel(state, batch)
+        losses.append(float(loss))
+        if number < 3:
+            first, expected = single(first, batch)
+            worst = max(worst, relative_difference(loss, expected))
+    print(f"check: max relative difference {worst:.2e}")
+    print(f"loss: {losses[0]:.3f} -> {losses[-1]:.3f}")
+    return state
 
 
 def relative_difference(found: Any, expected: Any) -> float:

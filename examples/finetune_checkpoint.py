@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from common import add_plan_options, relative_difference, run_or_exit
+from common import add_plan_options, run_or_exit, show_plan, train
 from flax import nnx
 from train_llama import SIZES, Config, Llama, batches, make_functions
 
@@ -204,24 +204,14 @@ def run(options: argparse.Namespace) -> None:
     shapes = jax.eval_shape(create_state), {"tokens": tokens, "targets": tokens}
     method = alpa_mlir.AutoParallel(num_micro_batches=options.micro_batches)
     planned = alpa_mlir.parallelize(step, cluster=cluster, method=method).plan(*shapes)
-    print(planned.as_text())
-    if options.save_plan:
-        print(f"plan written to {planned.save(options.save_plan)}")
+    show_plan(planned, options)
     if options.plan_only:
         return
 
     workers = alpa_mlir.RayWorkers() if options.devices == "ray" else None
     parallel = planned.load(workers=workers, progress=sys.stderr.isatty())
-    first = state = jax.jit(create_state)(weights)
-    single, worst, losses = jax.jit(step), 0.0, []
-    for number, batch in enumerate(islice(batches(config, options.rows), options.steps)):
-        state, loss = parallel(state, batch)
-        losses.append(float(loss))
-        if number < 3:
-            first, expected = single(first, batch)
-            worst = max(worst, relative_difference(loss, expected))
-    print(f"check: max relative difference {worst:.2e}")
-    print(f"loss: {losses[0]:.3f} -> {losses[-1]:.3f}")
+    data = islice(batches(config, options.rows), options.steps)
+    state = train(parallel, step, jax.jit(create_state)(weights), data)
     if options.output:
         trained: Any = nnx.to_pure_dict(state)  # Of the model, and of the optimizer.
         to_checkpoint(options.output, config, trained[0])

@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from common import HERE, add_plan_options, relative_difference, run_or_exit
+from common import HERE, add_plan_options, relative_difference, run_or_exit, show_plan
 from tqdm import tqdm
 from train_gpt import GPT, Batch, batches
 
@@ -196,9 +196,7 @@ def run(options: argparse.Namespace) -> None:
     planned = alpa_mlir.parallelize(train_step, cluster=cluster, method=method).plan(
         *shapes, batch_shapes(options.rows, options.length)
     )
-    print(planned.as_text())
-    if options.save_plan:
-        print(f"plan written to {planned.save(options.save_plan)}")
+    show_plan(planned, options)
     if options.plan_only:
         return
 

@@ -24,7 +24,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # before jax: XLA's remarks on reshard
 import alpa_mlir
 import numpy as np
 from alpa_mlir.stablehlo_file import read_stablehlo
-from common import HERE, run_or_exit
+from common import HERE, run_or_exit, show_plan
 
 ROWS, LENGTH, HIDDEN, HEADS, BLOCKS = 8, 32, 64, 4, 4  # as in the file
 
@@ -98,9 +98,7 @@ def run(options: argparse.Namespace) -> None:
     )
     step = read_stablehlo(HERE / "data" / "encoder.mlir", method=method)
     planned = step.plan(cluster)
-    print(planned.as_text())
-    if options.save_plan:
-        print(f"plan written to {planned.save(options.save_plan)}")
+    show_plan(planned, options)
     classify = planned.load(progress=sys.stderr.isatty())
 
     weights = some_weights(seed=0)

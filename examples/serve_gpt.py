@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from common import HERE, add_plan_options, run_or_exit
+from common import HERE, add_plan_options, run_or_exit, show_plan
 
 
 def write_rows(cache: jax.Array, new: jax.Array, start: jax.Array) -> jax.Array:
@@ -242,9 +242,7 @@ def run(options: argparse.Namespace) -> None:
     )
     parallel_decode = alpa_mlir.parallelize(decode, cluster=cluster, method=method)
     planned = parallel_decode.plan(shapes, empty, tokens)
-    print(planned.as_text())
-    if options.save_plan:
-        print(f"plan written to {planned.save(options.save_plan)}")
+    show_plan(planned, options)
     if options.plan_only:
         return
 

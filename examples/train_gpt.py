@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from common import HERE, add_plan_options, relative_difference, run_or_exit
+from common import HERE, add_plan_options, relative_difference, run_or_exit, show_plan
 from flax.training.train_state import TrainState
 from tqdm import tqdm
 
@@ -199,9 +199,7 @@ def run(options: argparse.Namespace) -> None:
     step = alpa_mlir.parallelize(train_step, cluster=cluster, method=method)
     planned = step.plan(state, first)
     print(f"planned in {time.perf_counter() - begin:.1f} s")
-    print(planned.as_text())
-    if options.save_plan:
-        print(f"plan written to {planned.save(options.save_plan)}")
+    show_plan(planned, options)
     if options.plan_only:
         return
 

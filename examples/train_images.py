@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from common import add_plan_options, relative_difference, run_or_exit
+from common import add_plan_options, relative_difference, run_or_exit, show_plan
 from tqdm import tqdm
 
 CLASSES = ("disc", "ring", "square", "frame", "cross", "stripes", "triangle", "checks")
@@ -241,9 +241,7 @@ def run(options: argparse.Namespace) -> None:
         micro_batch_semantics="relaxed" if couples else "exact",
     )
     planned = alpa_mlir.parallelize(train_step, cluster=cluster, method=method).plan(*shapes)
-    print(planned.as_text())
-    if options.save_plan:
-        print(f"plan written to {planned.save(options.save_plan)}")
+    show_plan(planned, options)
     if options.plan_only:
         return
 

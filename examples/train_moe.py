@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from common import HERE, add_plan_options, relative_difference, run_or_exit
+from common import HERE, add_plan_options, relative_difference, run_or_exit, show_plan
 from tqdm import tqdm
 
 CHARACTERS = 128  # ASCII
@@ -222,9 +222,7 @@ def run(options: argparse.Namespace) -> None:
         num_micro_batches=options.micro_batches, method=options.shardings
     )
     planned = alpa_mlir.parallelize(train_step, cluster=cluster, method=method).plan(*shapes)
-    print(planned.as_text())
-    if options.save_plan:
-        print(f"plan written to {planned.save(options.save_plan)}")
+    show_plan(planned, options)
     if options.plan_only:
         return
 

@@ -62,7 +62,7 @@ class Placement:
         Raises:
             PlacementError: the plan uses a device that its cluster does not have.
         """
-        used = used_devices(plan)
+        used = plan.used_devices
         sizes: list[int] = []
         for group in host_groups(plan.cluster):
             sizes += [int(group["devices"])] * int(group.get("count", 1))
@@ -97,7 +97,7 @@ class Placement:
         Raises:
             PlacementError: names the first device that is missing or not used.
         """
-        used = used_devices(plan)
+        used = plan.used_devices
         for device in used:
             if device not in self.owners:
                 raise PlacementError(
@@ -135,11 +135,6 @@ class Placement:
             groups = [group for group in groups if not group & ranks]
             groups.append(set[int]().union(*joined))
         return tuple(sorted(tuple(sorted(group)) for group in groups))
-
-
-def used_devices(plan: Plan) -> list[int]:
-    """The devices of the plan's meshes, in rising order."""
-    return sorted({device for mesh in plan.meshes for device in mesh.devices})
 
 
 def part_of_plan(plan: Plan, meshes: Sequence[int]) -> Plan:

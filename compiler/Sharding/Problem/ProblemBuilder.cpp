@@ -1189,12 +1189,9 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
 double ProblemBuilder::groupedSeconds(const OpInfo &info, const RuleProjection &projection,
                                       const Strategy &strategy) const {
   bool isSum = llvm::isa<GroupedSumOp>(info.op);
-  auto shares = [&](const analysis::TensorFactors &tensor, int64_t fromLast) {
-    return projection.numShares(strategy.axes, tensor.end()[-fromLast]);
-  };
   auto sizeOf = [&](Value value, const analysis::TensorFactors &tensor, int64_t fromLast) {
     llvm::ArrayRef<int64_t> shape = llvm::cast<RankedTensorType>(value.getType()).getShape();
-    return shape.end()[-fromLast] / shares(tensor, fromLast);
+    return shape.end()[-fromLast] / projection.numShares(strategy.axes, tensor.end()[-fromLast]);
   };
   Value lhs = info.op->getOperand(0), rhs = info.op->getOperand(1);
   Value result = info.op->getResult(0);

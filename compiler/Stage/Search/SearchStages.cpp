@@ -1071,9 +1071,8 @@ llvm::Error AlpaSearchStagesPass::run() {
   llvm::Expected<std::unique_ptr<StageAttempt>> best = searchSchedules(setup);
   if (!best)
     return best.takeError();
-  if (schedule == "auto" && pipeline != "intra-only" && !options.allDiffer &&
-      !(start && start->stagesPerMesh == 1) && !setup.space.manual && !hasBarrier(main) &&
-      (*best)->fits())
+  if (schedule == "auto" && pipeline != "intra-only" && !options.allDiffer && !isNear &&
+      !setup.space.manual && !hasBarrier(main) && (*best)->fits())
     if (llvm::Error error = tryVirtualStages(setup, *best))
       return error;
   if (!(*best)->hasPlan() && !explainsMisfit)

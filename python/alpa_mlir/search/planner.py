@@ -1123,10 +1123,10 @@ def find_plan(
         else:
             if near is not None and _leaves_idle(chosen.found.plan, cluster, method):
                 other, timed_out = find(None)
-                one, two = (
-                    x.found.plan.predicted.get("step_seconds", inf) for x in (other, chosen)
-                )
-                if one < two:
+                seconds = [
+                    each.found.plan.predicted.get("step_seconds", inf) for each in (other, chosen)
+                ]
+                if seconds[0] < seconds[1]:
                     chosen, timed_out_solves = other, timed_out
     plan = replace(
         chosen.found.plan,
@@ -1146,8 +1146,7 @@ def find_plan(
 def _leaves_idle(plan: Plan, cluster: Cluster, method: Method) -> bool:
     """Whether a plan has fewer devices than it may."""
     most = getattr(method, "max_devices", None)
-    used = sum(len(mesh.devices) for mesh in plan.meshes)
-    return used < min(cluster.num_devices, most or cluster.num_devices)
+    return len(plan.used_devices) < min(cluster.num_devices, most or cluster.num_devices)
 
 
 PLACED_ON_HOST = '_xla_buffer_placement = "pinned_host"'

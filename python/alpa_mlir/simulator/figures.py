@@ -15,7 +15,7 @@ from typing import Any
 
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import InputInfo, example_shape, tokens_of
-from alpa_runtime.plan.plan import host_groups
+from alpa_runtime.plan.plan import device_count, host_groups
 from alpa_runtime.plan.program import FreeOp, InputOp, OutputOp
 from alpa_runtime.plan.strategy import is_product, product_shapes
 from alpa_runtime.plan.tensor import numpy_name
@@ -286,8 +286,8 @@ def figures_of(
         timeline = _simulated(plan)
     elif isinstance(timeline, str):
         timeline = None
-    used = sorted({device for mesh in plan.meshes for device in mesh.devices})
-    total = sum(int(g["devices"]) * int(g.get("count", 1)) for g in host_groups(plan.cluster))
+    used = plan.used_devices
+    total = device_count(plan.cluster)
     if explanations is None:
         explanations = [plan.explanation(index) for index in range(len(plan.stages))]
     if tokens is not None:

@@ -227,6 +227,12 @@ def host_groups(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [hosts] if isinstance(hosts, Mapping) else list(hosts)
 
 
+def device_count(cluster: Mapping[str, Any]) -> int:
+    """Devices of a description."""
+    groups = host_groups(cluster)
+    return sum(int(group["devices"]) * int(group.get("count", 1)) for group in groups)
+
+
 def hosts_per_rack(cluster: Mapping[str, Any]) -> int:
     """Of a description with racks; 0 of one without."""
     return int(cluster.get("racks", {}).get("hosts", 0))
@@ -512,9 +518,8 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Ch
 
 
 def _hosts_text(plan: Plan) -> str:
-    groups = host_groups(plan.cluster)
-    hosts = sum(int(host.get("count", 1)) for host in groups)
-    devices = sum(int(host.get("count", 1)) * int(host["devices"]) for host in groups)
+    hosts = sum(int(host.get("count", 1)) for host in host_groups(plan.cluster))
+    devices = device_count(plan.cluster)
     return f"{_count(hosts, 'host')}, {_count(devices, 'device')}"
 
 
@@ -661,8 +666,8 @@ def timed_out_text(plan: Plan) -> str:
 
 def idle_text(plan: Plan) -> str:
     """One line on devices of the cluster that no mesh has, why, and what using them would cost."""
-    devices = sum(int(g["devices"]) * int(g.get("count", 1)) for g in host_groups(plan.cluster))
-    idle = devices - len({device for mesh in plan.meshes for device in mesh.devices})
+    devices = device_count(plan.cluster)
+    idle = devices - len(plan.used_devices)
     if idle <= 0:
         return ""
     text = f"{idle} of {_count(devices, 'device')} {'is' if idle == 1 else 'are'} idle"
@@ -1071,6 +1076,11 @@ class Plan:
         return 1 + max(device for mesh in self.meshes for device in mesh.devices)
 
     @property
+    def used_devices(self) -> list[int]:
+        """The devices of the meshes, in rising order."""
+        return sorted({device for mesh in self.meshes for device in mesh.devices})
+
+    @property
     def peak_bytes(self) -> float | None:
         """The most memory that a device needs for all stages of its mesh, as it was foreseen; None
         if the plan does not say."""
@@ -1210,7 +1220,7 @@ def check_references(plan: Plan, root: Node) -> None:
     for kind, items in (("stages", plan.stages), ("programs", plan.programs)):
         for i, item in enumerate(items):
             check(item.mesh, len(plan.meshes), "mesh", root.get(kind).item(i).get("mesh"))
-    devices = len(device_types(plan.cluster))
+    devices = device_count(plan.cluster)
     for i, mesh in enumerate(plan.meshes if devices else ()):
         field = root.get("meshes").item(i).get("devices")
         check(max(mesh.devices), devices, "device", field)

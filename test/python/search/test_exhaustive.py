@@ -22,6 +22,7 @@ from alpa_mlir.compiler import schedule_table
 from alpa_mlir.errors import AlpaError, MethodError
 from alpa_mlir.methods.method import Method
 from alpa_mlir.search.planner import StepModules, signature_json
+from clusters import small_hosts
 
 # Split backward phases and several stages on a mesh have to be 1 % faster, and searches have gaps.
 TOLERANCE = 0.015
@@ -69,28 +70,13 @@ def make_case(seed: int) -> Case:
     hosts, devices = r.choice([(1, 2), (2, 1), (2, 2), (4, 1), (1, 4), (1, 3), (3, 1)])
     state = sum(2 * 4 * model * model * k for k in widths) * 3
     memory = r.choice([10**9, 10**9, int(state), int(state / (hosts * devices) * 2) + 40000])
-    cluster = alpa_mlir.Cluster.from_dict(
-        {
-            "name": "small",
-            "device_types": {
-                "d": {
-                    "memory_bytes": memory,
-                    "memory_bandwidth": 1e10,
-                    "peak_flops": {"float32": 2e10},
-                }
-            },
-            "hosts": {"count": hosts, "devices": devices, "device_type": "d"},
-            "links": {
-                "intra_host": {
-                    "bandwidth": r.choice([4e9, 1e11]),
-                    "latency": r.choice([2e-6, 1e-7]),
-                },
-                "inter_host": {
-                    "bandwidth": r.choice([1e8, 1e9, 1e10]),
-                    "latency": r.choice([5e-5, 1e-6]),
-                },
-            },
-        }
+    cluster = small_hosts(
+        hosts,
+        devices,
+        memory,
+        inside=(r.choice([4e9, 1e11]), r.choice([2e-6, 1e-7])),
+        bandwidth=r.choice([1e8, 1e9, 1e10]),
+        latency=r.choice([5e-5, 1e-6]),
     )
     counts = r.choice([(1,), (2,), (4,), (1, 2), (2, 4, 8)])
     return Case(widths, model, batch, hosts, devices, cluster, counts)

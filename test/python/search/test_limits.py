@@ -10,29 +10,14 @@ import jax.numpy as jnp
 import pytest
 from alpa_mlir import AutoParallel
 from alpa_mlir.errors import AlpaError, InfeasiblePlanError
+from clusters import small_hosts
 from test_equality import relative_difference
 
 LAYERS = 6
 
 
 def cluster(hosts=4, devices=2, memory=10**9, bandwidth=3e6):
-    return alpa_mlir.Cluster.from_dict(
-        {
-            "name": "slow links",
-            "device_types": {
-                "d": {
-                    "memory_bytes": memory,
-                    "memory_bandwidth": 1e10,
-                    "peak_flops": {"float32": 2e10},
-                }
-            },
-            "hosts": {"count": hosts, "devices": devices, "device_type": "d"},
-            "links": {
-                "intra_host": {"bandwidth": 4e9, "latency": 2e-6},
-                "inter_host": {"bandwidth": bandwidth, "latency": 2e-5},
-            },
-        }
-    )
+    return small_hosts(hosts, devices, memory, bandwidth=bandwidth, name="slow links")
 
 
 def step(weights, x):

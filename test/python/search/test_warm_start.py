@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from alpa_mlir import AutoParallel
 from alpa_mlir.errors import AlpaError, InfeasiblePlanError
+from clusters import small_hosts
 from test_equality import relative_difference
 
 MODEL = dict(layers=6, width=256, batch=32)
@@ -15,23 +16,7 @@ CLUSTER = dict(hosts=4, devices=2, memory=10**9, bandwidth=1e8)
 
 
 def cluster(*, hosts, devices, memory, bandwidth):
-    return alpa_mlir.Cluster.from_dict(
-        {
-            "name": f"{hosts} hosts",
-            "device_types": {
-                "d": {
-                    "memory_bytes": memory,
-                    "memory_bandwidth": 1e10,
-                    "peak_flops": {"float32": 2e10},
-                }
-            },
-            "hosts": {"count": hosts, "devices": devices, "device_type": "d"},
-            "links": {
-                "intra_host": {"bandwidth": 4e9, "latency": 2e-6},
-                "inter_host": {"bandwidth": bandwidth, "latency": 2e-5},
-            },
-        }
-    )
+    return small_hosts(hosts, devices, memory, bandwidth=bandwidth, name=f"{hosts} hosts")
 
 
 def step(weights, x):

@@ -15,6 +15,42 @@ def slow_links(devices: int) -> Cluster:
     return _with_links("slow-links", devices, "4e8")
 
 
+def small_hosts(
+    hosts: int,
+    devices: int,
+    memory: int,
+    *,
+    bandwidth: float,
+    latency: float = 2e-5,
+    inside: tuple[float, float] = (4e9, 2e-6),
+    name: str = "small",
+) -> Cluster:
+    """Equal hosts of small devices, so that a few layers are a lot of work.
+
+    Args:
+        memory: bytes of a device.
+        bandwidth, latency: between hosts, in bytes a second and seconds.
+        inside: the same within a host.
+    """
+    return Cluster.from_dict(
+        {
+            "name": name,
+            "device_types": {
+                "d": {
+                    "memory_bytes": memory,
+                    "memory_bandwidth": 1e10,
+                    "peak_flops": {"float32": 2e10},
+                }
+            },
+            "hosts": {"count": hosts, "devices": devices, "device_type": "d"},
+            "links": {
+                "intra_host": {"bandwidth": inside[0], "latency": inside[1]},
+                "inter_host": {"bandwidth": bandwidth, "latency": latency},
+            },
+        }
+    )
+
+
 def _with_links(name: str, devices: int, bandwidth: str) -> Cluster:
     return Cluster.from_yaml(f"""
 name: {name}
