@@ -23,7 +23,7 @@ namespace alpa {
 llvm::hash_code hash_value(const ShardingSpec &spec);
 
 /// The discardable attributes that passes hand to each other; their meaning is
-/// in docs/architecture.md.
+/// in docs/ir.md.
 namespace attr {
 inline constexpr llvm::StringLiteral phase = "alpa.phase";
 inline constexpr llvm::StringLiteral eqn = "alpa.eqn";

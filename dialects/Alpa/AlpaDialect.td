@@ -25,7 +25,7 @@ def Alpa_Dialect : Dialect {
 
     Discardable attributes are checked where that needs no second op
     (`alpa_attribute_c1`: a known attribute has the form that
-    docs/architecture.md gives it; unknown `alpa.*` names are left alone).
+    docs/ir.md gives it; unknown `alpa.*` names are left alone).
   }];
   let useDefaultAttributePrinterParser = 1;
   let hasOperationAttrVerify = 1;

@@ -510,7 +510,7 @@ class Reception:
             self._refuse(stranger, TransportError(f"no greeting for {_GREETING_SECONDS:g} s"))
 
     def _make_room(self, selector: selectors.BaseSelector) -> bool:
-        """Refuses who has been silent for longest; false if nobody is."""
+        """Refuses the oldest connection that has not greeted; false if there is none."""
         for stranger in self._strangers.values():
             self._forget(selector, stranger)
             self._refuse(stranger, TransportError("too many connect and do not greet"))
