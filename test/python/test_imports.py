@@ -186,12 +186,14 @@ def test_no_circles(package):
 def test_packages_import_only_earlier_ones(package):
     """In the order of docs/architecture.md, by modules and packages of the top level."""
     page = (Path(alpa_mlir.__file__).parents[2] / "docs" / "architecture.md").read_text()
-    (order,) = re.findall(rf"^Order of imports in `{package.__name__}`.*$", page, re.MULTILINE)
+    _, found_heading, section = page.partition(f"### Order of imports in `{package.__name__}`\n")
+    assert found_heading
+    table = section.partition("\n\n")[0]
     found = modules_of(package)
     top = {m: (*m.split("."), "")[1] for m in found}
     modules = {*top.values()} - {"", "__main__"}
-    listed = [name for name in re.findall(r"`(\w+)`", order) if name in modules]
-    rank = {name: place for place, name in enumerate(dict.fromkeys(listed))}
+    listed = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    rank = {name: place for place, name in enumerate(listed)}
     assert set(rank) == modules, "list new modules in docs/architecture.md, Python modules"
     wrong = [
         f"{module} imports {name}"
