@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import json
 import math
@@ -28,7 +27,7 @@ from typing import Any, NoReturn, TextIO, cast
 
 from alpa_runtime.version import VERSION
 
-from alpa_mlir.cli._command import Answer, error_fields, failure_of, interrupted
+from alpa_mlir.cli._command import Answer, did_you_mean, error_fields, failure_of, interrupted
 
 __all__ = ["COMMANDS", "main", "parser"]
 
@@ -86,7 +85,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '?(.*?)'? \(choose from (.*)\)$", message)
         if wrong is not None:
-            message += _meant([wrong[1]], re.findall(r"[^\s,']+", wrong[2]))
+            message = _hinted(message, [wrong[1]], re.findall(r"[^\s,']+", wrong[2]))
         if not self.as_json:
             super().error(message)
         fix = f"see `{self.prog} --help`"
@@ -95,11 +94,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2)
 
 
-def _meant(words: Sequence[str], known: Sequence[str]) -> str:
-    """The known word that a wrong one is most like; empty if it is like none."""
-    near = [difflib.get_close_matches(word, known, 1) for word in words]
-    found = [match[0] for match in near if match]
-    return f"; did you mean {' '.join(found)}?" if found else ""
+def _hinted(message: str, words: Sequence[str], known: Sequence[str]) -> str:
+    meant = did_you_mean(words, known)
+    return f"{message}; {meant}" if meant else message
 
 
 def parser(*, only: str | None = None, as_json: bool = False) -> argparse.ArgumentParser:
@@ -156,8 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = parser(only=name or "", as_json=as_json).parse_known_args(words)
     if unknown:
         flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-        meant = _meant(flags, re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", options.usage()))
-        options.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        known = re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", options.usage())
+        options.error(_hinted(f"unrecognized arguments: {' '.join(unknown)}", flags, known))
     output = sys.stdout
     try:
         # What user code prints must not end up in the document.

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import difflib
 import os
 import signal
 import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -264,6 +265,16 @@ def _failure(
             for f in frames
         ]
     return Failure(f"{shown}alpa-mlir: error: {line}", fields)
+
+
+def did_you_mean(
+    words: Sequence[str], known: Collection[str], shown: Callable[[str], object] = str
+) -> str:
+    """`did you mean --cluster?`, of the known word that each wrong one is most like; empty if they
+    are like none."""
+    near = [difflib.get_close_matches(word, known, 1) for word in words]
+    found = [str(shown(match[0])) for match in near if match]
+    return f"did you mean {' '.join(found)}?" if found else ""
 
 
 def interrupted() -> Failure:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from alpa_mlir.cli._command import (
     add_virtual_devices,
+    did_you_mean,
     interruptible,
     numbers,
     progress,
@@ -151,7 +151,7 @@ def plan_source(options: argparse.Namespace, start: Plan | None = None) -> Sourc
             raise EntryPointError(
                 "there is no such plan, nor is it code",
                 where=name,
-                fix=_meant(Path(name)) or f"give {SOURCE}",
+                fix=_file_hint(Path(name)) or f"give {SOURCE}",
             )
         _refuse_planning(options)
         use_devices(options)
@@ -205,18 +205,17 @@ def check_file(name: str) -> None:
     if place.endswith((".py", *FILES)) and not Path(place).is_file():
         what = "it is a folder" if Path(place).is_dir() else "there is no such file"
         form = "path/file.py:function" if place.endswith(".py") else SOURCE
-        raise EntryPointError(what, where=place, fix=_meant(Path(place)) or f"give {form}")
+        raise EntryPointError(what, where=place, fix=_file_hint(Path(place)) or f"give {form}")
 
 
-def _meant(path: Path) -> str:
+def _file_hint(path: Path) -> str:
     """The file, or the plan's folder, whose name is most like one that is not there."""
     try:
         beside = [each for each in path.parent.iterdir() if each.suffix == path.suffix]
     except OSError:
         return ""
     names = [each.name for each in beside if path.suffix or (each / "plan.json").is_file()]
-    near = difflib.get_close_matches(path.name, names, 1)
-    return f"did you mean {path.with_name(near[0])}?" if near else ""
+    return did_you_mean([path.name], names, path.with_name)
 
 
 @contextlib.contextmanager
@@ -287,9 +286,10 @@ def cluster_text(name: str) -> str:
     except ClusterFileError as error:
         if Path(name).exists():
             raise
-        near = difflib.get_close_matches(name.partition(":")[0], cluster_presets(), 1)
-        is_file = Path(name).suffix in (".yaml", ".yml")
-        fix = _meant(Path(name)) if is_file else f"did you mean {near[0]}?" if near else ""
+        if Path(name).suffix in (".yaml", ".yml"):
+            fix = _file_hint(Path(name))
+        else:
+            fix = did_you_mean([name.partition(":")[0]], cluster_presets())
         if not fix:
             raise
         raise ClusterFileError(error.what, where=error.where, fix=fix) from None
