@@ -517,16 +517,10 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Ch
             yield Change(what, before.get(what), after.get(what))
 
 
-def _hosts_text(plan: Plan) -> str:
-    hosts = sum(int(host.get("count", 1)) for host in host_groups(plan.cluster))
-    devices = device_count(plan.cluster)
-    return f"{_count(hosts, 'host')}, {_count(devices, 'device')}"
-
-
 def _decisions(plan: Plan, strategy: Strategy) -> dict[str, str]:
     found = {
         "step": plan.name,
-        "cluster": f"{plan.cluster.get('name', 'unnamed')}, {_hosts_text(plan)}",
+        "cluster": f"{plan.cluster.get('name', 'unnamed')}, {_hosts(plan.cluster)}",
         "schedule": plan.schedule,
         "micro-batches": str(plan.num_micro_batches),
         "stages": str(len(plan.stages)),

@@ -159,7 +159,7 @@ def test_what_stays_is_said(before):
     words = before.diff(plan(start=before, hosts=3).plan).in_words()
     kept, changed = words.splitlines()
     assert "mesh of stages 0, 1, 2" in kept
-    hosts = "cluster 4 hosts, 4 hosts, 8 devices -> 3 hosts, 3 hosts, 6 devices"
+    hosts = "cluster 4 hosts, 4 hosts of 2 d -> 3 hosts, 3 hosts of 2 d"
     assert f"{hosts}; stages 4 -> 3" in changed
     assert "; layers of stage 2" in changed
     assert "predicted step " in changed
