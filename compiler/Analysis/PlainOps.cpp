@@ -7,6 +7,14 @@ using namespace alpa::analysis;
 using namespace mlir;
 namespace hlo = mlir::stablehlo;
 
+Value PlainOps::splat(double number, RankedTensorType type) {
+  auto real = dyn_cast<FloatType>(type.getElementType());
+  return hlo::ConstantOp::create(
+      builder, loc,
+      real ? DenseElementsAttr::get(type, builder.getFloatAttr(real, number))
+           : splatOf(static_cast<int64_t>(number), type));
+}
+
 Value PlainOps::reduce(Value value, ArrayRef<int64_t> over, Reducer reducer) {
   Shape shape;
   for (auto [dim, size] : llvm::enumerate(typeOf(value).getShape()))

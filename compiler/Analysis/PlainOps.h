@@ -62,10 +62,10 @@ public:
     return make("stablehlo.iota", {}, type,
                 builder.getNamedAttr("iota_dimension", builder.getI64IntegerAttr(dim)));
   }
-  mlir::Value splat(double number, mlir::RankedTensorType type) {
-    return mlir::stablehlo::ConstantOp::create(
-        builder, loc,
-        mlir::DenseElementsAttr::get(type, builder.getFloatAttr(type.getElementType(), number)));
+  /// A whole number, unless elements are real.
+  mlir::Value splat(double number, mlir::RankedTensorType type);
+  mlir::Value select(mlir::Value predicate, mlir::Value yes, mlir::Value no) {
+    return make("stablehlo.select", {predicate, yes, no}, yes.getType());
   }
   mlir::Value reduce(mlir::Value value, llvm::ArrayRef<int64_t> over, Reducer reducer);
   mlir::Value dot(mlir::Value lhs, mlir::Value rhs, int64_t batching,

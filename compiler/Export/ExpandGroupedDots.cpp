@@ -21,7 +21,6 @@ namespace alpa::exporter {
 using namespace mlir;
 using namespace alpa;
 namespace hlo = mlir::stablehlo;
-using analysis::splatOf;
 
 static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 static ArrayRef<int64_t> shapeOf(Value value) { return typeOf(value).getShape(); }
@@ -76,15 +75,6 @@ private:
   SmallVector<NamedAttribute> attributesOf(Operation *op, ArrayRef<int64_t> lhs,
                                            ArrayRef<int64_t> rhs);
 
-  Value splat(int64_t number, RankedTensorType type) {
-    auto scalar = RankedTensorType::get({}, type.getElementType());
-    Value value = make("stablehlo.constant", {}, scalar,
-                       builder.getNamedAttr("value", splatOf(number, scalar)));
-    return type.getRank() == 0 ? value : broadcast(value, type.getShape(), {});
-  }
-  Value select(Value predicate, Value yes, Value no) {
-    return make("stablehlo.select", {predicate, yes, no}, yes.getType());
-  }
   SmallVector<Value> sort(ValueRange values);
 
   Block &block;

@@ -122,13 +122,10 @@ private:
   RankedTensorType whole(ArrayRef<int64_t> shape) {
     return RankedTensorType::get(shape, builder.getI32Type());
   }
-  Value number(int64_t value, ArrayRef<int64_t> shape) {
-    return stablehlo::ConstantOp::create(
-        builder, loc, cast<ElementsAttr>(analysis::splatOf(value, whole(shape))));
-  }
+  Value number(int64_t value, ArrayRef<int64_t> shape) { return splat(value, whole(shape)); }
   Value sum(Value isCounted, Value value, int64_t over) {
     Value zeros = number(0, typeOf(value).getShape());
-    Value counted = make("stablehlo.select", {isCounted, value, zeros}, value.getType());
+    Value counted = select(isCounted, value, zeros);
     return reduce(counted, {over}, analysis::Reducer::Sum);
   }
   Value slice(Value value, int64_t start, int64_t size);
@@ -179,8 +176,7 @@ SequenceExpander::List SequenceExpander::listOf(int lengths, int offsets, int64_
   auto moved = [&](Value value) { return sum(moves, broadcast(value, square, {1}), 1); };
   Value lengthsInFront = moved(length);
   Value isLast = compare(Direction::EQ, lengthsInFront, number(0, {count}));
-  Value begins =
-      make("stablehlo.select", {isLast, number(tokens, {count}), moved(begin)}, begin.getType());
+  Value begins = select(isLast, number(tokens, {count}), moved(begin));
   return {lengthsInFront, begins};
 }
 
@@ -217,7 +213,7 @@ Value SequenceExpander::ofTokens(Value statistics, const List &list) {
   Value found = gather(statistics, indices, {0, 2}, {1, heads, 1}, type.clone({tokens, heads}));
   found = transpose(found, {1, 0});
   Value kept = broadcast(isSome, {heads, tokens}, {1});
-  found = make("stablehlo.select", {kept, found, splat(0, typeOf(found))}, found.getType());
+  found = select(kept, found, splat(0, typeOf(found)));
   return reshape(found, {1, heads, tokens});
 }
 
@@ -313,8 +309,7 @@ static void sumLengths(stablehlo::CustomCallOp call) {
     Value isBefore =
         ops.compare(stablehlo::ComparisonDirection::LT, ops.iota(square, 1), ops.iota(square, 0));
     Value spread = ops.broadcast(lengths, square.getShape(), {1});
-    Value zeros = stablehlo::ConstantOp::create(ops.builder, ops.loc, analysis::splatOf(0, square));
-    Value counted = ops.make("stablehlo.select", {isBefore, spread, zeros}, square);
+    Value counted = ops.select(isBefore, spread, ops.splat(0, square));
     op->setOperand(operand, ops.reduce(counted, {1}, analysis::Reducer::Sum));
   }
   attention->setOwnLengths(false);

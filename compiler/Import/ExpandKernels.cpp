@@ -228,7 +228,7 @@ Value ReferenceAttention::scores() {
   }
   if (Value seen = mask()) {
     Value nothing = splat(-std::numeric_limits<double>::infinity(), real(scoreShape()));
-    found = make("stablehlo.select", {seen, found, nothing}, found.getType());
+    found = select(seen, found, nothing);
   }
   return found;
 }
@@ -285,11 +285,10 @@ void ReferenceAttention::forward() {
   Value isEmpty =
       compare(hlo::ComparisonDirection::EQ, most,
               splat(-std::numeric_limits<double>::infinity(), real(typeOf(most).getShape())));
-  most = make("stablehlo.select", {isEmpty, zero, most}, most.getType());
+  most = select(isEmpty, zero, most);
   Value weights = unary("stablehlo.exponential", binary("stablehlo.subtract", found, rowsOf(most)));
   Value sums = reduce(weights, {4}, analysis::Reducer::Sum);
-  Value safe = make("stablehlo.select", {isEmpty, splat(1, real(typeOf(sums).getShape())), sums},
-                    sums.getType());
+  Value safe = select(isEmpty, splat(1, real(typeOf(sums).getShape())), sums);
   Value shares = binary("stablehlo.divide", weights, rowsOf(safe));
   finishTensors(dot(shares, keys(2), 2, {4}, {2})); // [b, k, g, t, d]
   if (!call.isTransformerEngine && call.op->getNumResults() != 3)
@@ -338,8 +337,7 @@ void ReferenceAttention::expand() {
   for (Value rest :
        op->getResults()) // The workspace, and a state of random bits that are not drawn.
     if (!rest.use_empty())
-      rest.replaceAllUsesWith(
-          hlo::ConstantOp::create(builder, loc, analysis::splatOf(0, typeOf(rest))));
+      rest.replaceAllUsesWith(splat(0, typeOf(rest)));
   op->erase();
 }
 
@@ -461,12 +459,11 @@ void ReferenceCall::softmaxForward() {
   } else if (call.mask == TransformerEngineCall::Mask::Given) {
     Value mask = broadcast(convert(call.op->getOperand(1), builder.getI32Type()), wide.getShape(),
                            {0, 1, 2, 3});
-    hidden = compare(hlo::ComparisonDirection::NE, mask,
-                     hlo::ConstantOp::create(builder, loc, analysis::splatOf(0, places)));
+    hidden = compare(hlo::ComparisonDirection::NE, mask, splat(0, places));
   }
   if (hidden) {
     Value far = binary("stablehlo.add", x, splat(-1e10, wide));
-    x = make("stablehlo.select", {hidden, far, x}, wide);
+    x = select(hidden, far, x);
   }
   x = scaled(x);
   Value most = reduce(x, {last}, analysis::Reducer::Maximum);

@@ -857,9 +857,7 @@ static Value withoutEmpty(Operation *op, analysis::PlainOps plain) {
   if (isa<stablehlo::PadOp, stablehlo::ReduceOp>(op))
     return plain.broadcast(op->getOperand(1), shape, {});
   if (isa<stablehlo::DotGeneralOp>(op))
-    return stablehlo::ConstantOp::create(
-        plain.builder, plain.loc,
-        analysis::splatOf(0, analysis::PlainOps::typeOf(op->getResult(0))));
+    return plain.splat(0, analysis::PlainOps::typeOf(op->getResult(0)));
   return {};
 }
 
@@ -881,9 +879,7 @@ static unsigned dropEmpty(func::FuncOp main) {
         return;
       for (Value result : op->getResults()) {
         RankedTensorType type = analysis::PlainOps::typeOf(result);
-        Value zero = stablehlo::ConstantOp::create(
-            plain.builder, plain.loc,
-            analysis::splatOf(0, RankedTensorType::get({}, type.getElementType())));
+        Value zero = plain.splat(0, RankedTensorType::get({}, type.getElementType()));
         results.push_back(plain.broadcast(zero, type.getShape(), {}));
       }
     } else if (llvm::any_of(op->getOperands(), isEmpty)) {

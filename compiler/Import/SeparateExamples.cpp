@@ -264,8 +264,7 @@ unsigned importer::separateExamples(Operation *function) {
     PlainOps plain(held);
     for (int operand : call->unread) {
       RankedTensorType type = typeOf(held->getOperand(operand));
-      held->setOperand(
-          operand, hlo::ConstantOp::create(plain.builder, plain.loc, analysis::splatOf(0, type)));
+      held->setOperand(operand, plain.splat(0, type));
     }
     Value ofQueries = differencesOf(held->getOperand(call->queryLengths)),
           ofKeys = differencesOf(held->getOperand(call->keyLengths));

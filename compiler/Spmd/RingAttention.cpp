@@ -101,16 +101,14 @@ private:
     return ops().compare(direction, lhs, rhs);
   }
   Value select(Value isFirst, Value first, Value second) {
-    return ops().make("stablehlo.select", {isFirst, first, second}, first.getType());
+    return ops().select(isFirst, first, second);
   }
   Value spread(Value rows, Value like);
   Value exponential(Value value) { return ops().unary("stablehlo.exponential", value); }
   Value convert(Value value, Type element) { return ops().convert(value, element); }
   Value real(Value value) { return convert(value, builder.getF32Type()); }
   Value number(int64_t value, ArrayRef<int64_t> shape = {}) {
-    return hlo::ConstantOp::create(builder, loc,
-                                   cast<ElementsAttr>(analysis::splatOf(
-                                       value, RankedTensorType::get(shape, builder.getI32Type()))));
+    return filled(RankedTensorType::get(shape, builder.getI32Type()), value);
   }
   Value filled(RankedTensorType type, double value) { return ops().splat(value, type); }
   static constexpr double kNothing = -std::numeric_limits<double>::infinity();
