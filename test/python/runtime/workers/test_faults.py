@@ -1,4 +1,4 @@
-"""Real workers that die in the middle of a run: benchmark/faults.py, on a small scale."""
+"""Real workers that die in the middle of a run: benchmark/runtime/faults.py, on a small scale."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import pytest
 from source_paths import ROOT
 
-FAULTS = ROOT / "benchmark" / "faults.py"
+FAULTS = ROOT / "benchmark" / "runtime" / "faults.py"
 
 
 def may_mount():

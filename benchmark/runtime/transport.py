@@ -14,7 +14,7 @@ median over rounds and the best; the ways take turns, so that what else the mach
 `--busy` runs a thread of pure Python in both processes, which wants the interpreter lock all the
 time, and `--switch-seconds` sets for how long it may keep it (`sys.setswitchinterval`).
 
-Run: python benchmark/transport.py [--json] [--ways NAME ...] [--sizes BYTES ...]
+Run: python benchmark/runtime/transport.py [--json] [--ways NAME ...] [--sizes BYTES ...]
      [--host-only] [--busy] [--switch-seconds S] [--seconds S]
 """
 

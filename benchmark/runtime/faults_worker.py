@@ -1,6 +1,6 @@
 """The worker process of faults.py: like any other, until its time has come.
 
-Run by faults.py: python benchmark/faults_worker.py FOLDER DESCRIPTOR DESCRIPTOR
+Run by faults.py: python benchmark/runtime/faults_worker.py FOLDER DESCRIPTOR DESCRIPTOR
 [--die-with-parent]
 FOLDER has `accidents.json`, and `base`, the number of the step that this group begins with.
 """

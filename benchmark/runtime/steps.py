@@ -24,7 +24,7 @@
 Every worker, ours and PyTorch's, computes with one thread, bound to a core of its own.
 With `--realtime` the kernel runs workers before all else, on machines that do other things as well.
 
-Run: python benchmark/runtime.py [--json] [--parts NAME ...] [--hosts ray|processes]
+Run: python benchmark/runtime/steps.py [--json] [--parts NAME ...] [--hosts ray|processes]
      [--torch-python PYTHON] [--rounds N] [--layers N] [--hidden N] [--length N] [--batch N]
      [--realtime]
 """
@@ -46,6 +46,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 TORCH = HERE / "baselines" / "torch_pipelining.py"
 PARTS = ("step", "run", "gpt", "torch")
 CORES = sorted(os.sched_getaffinity(0))
@@ -276,9 +277,9 @@ def gpt(options: argparse.Namespace, micro_batches: int) -> tuple[Any, Any, Any]
 
     jax: Any = jax_module
     optimizer: Any = importlib.import_module("optax")
-    sys.path.insert(0, str(HERE.parent / "examples"))
+    sys.path.insert(0, str(ROOT / "examples"))
     demo: Any = importlib.import_module("train_gpt")
-    text, characters = demo.read_text(HERE.parent / "examples" / "data" / "harbour.txt")
+    text, characters = demo.read_text(ROOT / "examples" / "data" / "harbour.txt")
     net = demo.GPT(characters, options.layers, options.hidden, heads=4)
     batch = next(demo.batches(text, options.batch, options.length, seed=0))
     params = jax.jit(net.init)(jax.random.key(0), batch["tokens"])["params"]
@@ -391,7 +392,7 @@ def torch_steps(options: argparse.Namespace, characters: int) -> Generator[Any]:
 
 
 def has_torch(python: str) -> bool:
-    """Whether an interpreter can do what benchmark/baselines/torch_pipelining.py needs."""
+    """Whether an interpreter can do what benchmark/runtime/baselines/torch_pipelining.py needs."""
     try:
         told = subprocess.run([python, "-c", "import torch.distributed.pipelining"], check=False)
     except OSError:

@@ -7,8 +7,9 @@ checkpoint is written, and hosts of a launch that end and come back. Its losses 
 undisturbed run, bit for bit, also where a new driver reports a step again, and nothing may be left
 of it: no process, no shared memory. Full disks are a tmpfs that is mounted for it, as root.
 
-Run: python benchmark/faults.py [--kills 50] [--stops N] [--drivers N] [--disks N] [--lost-hosts N]
-     [--steps 500] [--hosts processes|launched|ray] [--spanning] [--spares 2] [--json]
+Run: python benchmark/runtime/faults.py [--kills 50] [--stops N] [--drivers N] [--disks N]
+     [--lost-hosts N] [--steps 500] [--hosts processes|launched|ray] [--spanning] [--spares 2]
+     [--json]
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The demo's GPT on torch.distributed.pipelining: two stages in two processes, gloo, 1F1B.
 
-Started by benchmark/runtime.py with an interpreter that has torch, once for each rank. It reads
-numbers of steps from its standard input, and rank 0 writes the seconds that they took.
+Started by benchmark/runtime/steps.py with an interpreter that has torch, once for each rank. It
+reads numbers of steps from its standard input, and rank 0 writes the seconds that they took.
 
-Run: python benchmark/baselines/torch_pipelining.py RANK RENDEZVOUS_FILE CORE SETTINGS_AS_JSON
+Run: torch_pipelining.py RANK RENDEZVOUS_FILE CORE SETTINGS_AS_JSON
 """
 
 # pyright: basic, reportMissingImports=false

@@ -1,4 +1,4 @@
-"""What the programs of a step take without a runtime: parts of benchmark/runtime.py.
+"""What the programs of a step take without a runtime: parts of benchmark/runtime/steps.py.
 
 Both ways compute in this process, on one core. `alone_seconds` calls each function again and again
 on the same arrays. `Turns` calls the very programs that a worker has, with the sums of

@@ -4,7 +4,7 @@ Each way in a process of its own: into arrays of NumPy, onto devices of this pro
 with every array split in four), and into two worker processes. `extra` is the most that was
 resident meanwhile, less what was before, less the state; on the CPU the state is host memory too.
 
-Run: python benchmark/restoring.py [--json] [--mib N] [--arrays N] [--ways NAME ...]
+Run: python benchmark/runtime/restoring.py [--json] [--mib N] [--arrays N] [--ways NAME ...]
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ check and merge its programs: for the driver of workers, a worker that has one o
 one process that has them all. The target for 64 meshes and 256 micro-batches is below 1 s of the
 processor for driver and worker each, reading included (`in_time`).
 
-Run: python benchmark/loading.py [--json] [--backends NAME ...] [--devices N]
+Run: python benchmark/runtime/loading.py [--json] [--backends NAME ...] [--devices N]
      [--programs MESHES MICRO_BATCHES]
 """
 
@@ -227,5 +227,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("python", "test")]
+    sys.path[:0] = [
+        str(Path(__file__).resolve().parents[2] / name) for name in ("python", "test", "benchmark")
+    ]
     main()

@@ -7,7 +7,7 @@ row is half of a round trip, the median over rounds and the best; both ways take
 - `nixl`: needs `pip install 'alpa-mlir[nixl]'`; on GPUs, or with `--platform cpu` on memory of the
   host, where it shows what agreeing on a message takes, and no more.
 
-Run: python benchmark/device_transport.py {nccl,nixl} [--platform {gpu,cpu}] [--json]
+Run: python benchmark/runtime/device_transport.py {nccl,nixl} [--platform {gpu,cpu}] [--json]
      [--sizes BYTES ...] [--seconds S]
 """
 
