@@ -1,6 +1,6 @@
 """One-op StableHLO modules: every op that can be split, in the forms its attributes give it.
 
-They stand in `Inputs/ops/<family>.mlir`, each behind a line `// CASE name rtol=.. arg0=..`, where
+They stand in `support/Inputs/ops/*.mlir`, each behind a line `// CASE name rtol=.. arg0=..`, where
 `arg<i>` says how argument `i` is drawn, if not at random. Sizes divide by eight where splitting
 is the point, so that both axes of a 2x4 mesh fit one dimension; others make uneven pieces.
 """
@@ -11,13 +11,13 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from source_paths import SUPPORT
 
-FOLDER = Path(__file__).parent / "Inputs" / "ops"
+FOLDER = SUPPORT / "Inputs" / "ops"
 FAMILIES = sorted(path.stem for path in FOLDER.glob("*.mlir"))
 DTYPES: dict[str, Any] = {
     "f32": np.float32,
