@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Stage/Search/PipelineTime.h"
+#include "compiler/Stage/Time/PipelineTime.h"
 #include "compiler/Stage/Search/StageDp.h"
 
 #include "test/Check.h"

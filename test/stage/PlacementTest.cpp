@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "compiler/Stage/Search/Placement.h"
+#include "compiler/Stage/Time/Placement.h"
 
 #include "test/Check.h"
 

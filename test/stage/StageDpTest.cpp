@@ -7,8 +7,8 @@
 
 #include "compiler/Stage/Search/StageDp.h"
 #include "compiler/Stage/Search/FreeDevices.h"
-#include "compiler/Stage/Search/Placement.h"
 #include "compiler/Stage/Search/StageInfeasibility.h"
+#include "compiler/Stage/Time/Placement.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/raw_ostream.h"

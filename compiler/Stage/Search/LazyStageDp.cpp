@@ -135,10 +135,14 @@ static int64_t heldBy(const StagePlan &plan, const TimedPlan &timed) {
   return most;
 }
 
+/// The same layers on the same submesh.
+static bool isSamePlace(const PlannedStage &a, const PlannedStage &b) {
+  return a.lo == b.lo && a.hi == b.hi && a.submesh == b.submesh;
+}
+
 static bool areSame(const StagePlan &a, const StagePlan &b) {
   return llvm::equal(a.stages, b.stages, [](const PlannedStage &mine, const PlannedStage &other) {
-    return mine.lo == other.lo && mine.hi == other.hi && mine.submesh == other.submesh &&
-           mine.choice.id == other.choice.id;
+    return isSamePlace(mine, other) && mine.choice.id == other.choice.id;
   });
 }
 
@@ -331,11 +335,7 @@ std::vector<StagePlan> LazyStageDp::neighbours(const FoundPlan &best,
       devices += problem.submeshes[stage.submesh].numDevices();
     if (devices > problem.numUsable() || (problem.usesAllDevices && devices < problem.numUsable()))
       return;
-    if (llvm::equal(stages.slice(first, last - first), others,
-                    [](const PlannedStage &mine, const PlannedStage &other) {
-                      return mine.lo == other.lo && mine.hi == other.hi &&
-                             mine.submesh == other.submesh;
-                    }))
+    if (llvm::equal(stages.slice(first, last - first), others, isSamePlace))
       return;
     StagePlan plan;
     llvm::append_range(plan.stages, stages.take_front(first));

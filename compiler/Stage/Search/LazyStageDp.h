@@ -11,8 +11,8 @@
 
 #include "compiler/Stage/Costs/StageCosts.h"
 #include "compiler/Stage/Search/PipelineMethods.h"
-#include "compiler/Stage/Search/PlanTime.h"
 #include "compiler/Stage/Search/StageDp.h"
+#include "compiler/Stage/Time/PlanTime.h"
 
 #include <limits>
 

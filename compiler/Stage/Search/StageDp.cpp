@@ -3,7 +3,7 @@
 #include "compiler/Stage/Search/StageDp.h"
 
 #include "compiler/Stage/Search/PeriodSearch.h"
-#include "compiler/Stage/Search/Placement.h"
+#include "compiler/Stage/Time/Placement.h"
 
 #include "llvm/ADT/STLExtras.h"
 

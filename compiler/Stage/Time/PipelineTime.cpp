@@ -1,6 +1,6 @@
 //===- PipelineTime.cpp - when a pipeline's runs take place ---------------===//
 
-#include "compiler/Stage/Search/PipelineTime.h"
+#include "compiler/Stage/Time/PipelineTime.h"
 
 #include "compiler/Schedule/Timeline.h"
 

@@ -1,10 +1,10 @@
 //===- PlanTime.cpp - seconds of a plan on the hosts ----------------------===//
 
-#include "compiler/Stage/Search/PlanTime.h"
+#include "compiler/Stage/Time/PlanTime.h"
 
 #include "compiler/CostModel/CostModel.h"
 #include "compiler/CostModel/Network.h"
-#include "compiler/Stage/Search/Placement.h"
+#include "compiler/Stage/Time/Placement.h"
 
 #include "llvm/ADT/STLExtras.h"
 

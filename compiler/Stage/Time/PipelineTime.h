@@ -1,7 +1,7 @@
 //===- PipelineTime.h - when a pipeline's runs take place --------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_STAGE_SEARCH_PIPELINETIME_H
-#define ALPA_COMPILER_STAGE_SEARCH_PIPELINETIME_H
+#ifndef ALPA_COMPILER_STAGE_TIME_PIPELINETIME_H
+#define ALPA_COMPILER_STAGE_TIME_PIPELINETIME_H
 
 #include "compiler/Schedule/ScheduleRegistry.h"
 
@@ -70,4 +70,4 @@ inline double pipelineSeconds(const schedule::ScheduleInfo &schedule,
 
 } // namespace alpa::stage
 
-#endif // ALPA_COMPILER_STAGE_SEARCH_PIPELINETIME_H
+#endif // ALPA_COMPILER_STAGE_TIME_PIPELINETIME_H

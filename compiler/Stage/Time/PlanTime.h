@@ -1,12 +1,12 @@
 //===- PlanTime.h - seconds of a plan on the hosts ---------------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_STAGE_SEARCH_PLANTIME_H
-#define ALPA_COMPILER_STAGE_SEARCH_PLANTIME_H
+#ifndef ALPA_COMPILER_STAGE_TIME_PLANTIME_H
+#define ALPA_COMPILER_STAGE_TIME_PLANTIME_H
 
 #include "compiler/CostModel/Network.h"
 #include "compiler/Stage/Costs/StageCosts.h"
 #include "compiler/Stage/Layers/StepLayers.h"
-#include "compiler/Stage/Search/PipelineTime.h"
+#include "compiler/Stage/Time/PipelineTime.h"
 
 namespace alpa::stage {
 
@@ -70,4 +70,4 @@ private:
 
 } // namespace alpa::stage
 
-#endif // ALPA_COMPILER_STAGE_SEARCH_PLANTIME_H
+#endif // ALPA_COMPILER_STAGE_TIME_PLANTIME_H

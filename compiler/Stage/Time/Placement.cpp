@@ -1,6 +1,6 @@
 //===- Placement.cpp - stages on the hosts of a cluster -------------------===//
 
-#include "compiler/Stage/Search/Placement.h"
+#include "compiler/Stage/Time/Placement.h"
 
 #include "compiler/Stage/Search/FreeDevices.h"
 

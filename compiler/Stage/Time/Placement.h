@@ -1,7 +1,7 @@
 //===- Placement.h - stages on the hosts of a cluster ------------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_STAGE_SEARCH_PLACEMENT_H
-#define ALPA_COMPILER_STAGE_SEARCH_PLACEMENT_H
+#ifndef ALPA_COMPILER_STAGE_TIME_PLACEMENT_H
+#define ALPA_COMPILER_STAGE_TIME_PLACEMENT_H
 
 #include "compiler/Stage/Search/StageDp.h"
 
@@ -25,4 +25,4 @@ std::optional<std::vector<std::vector<int64_t>>> placeStages(const StageDpProble
 
 } // namespace alpa::stage
 
-#endif // ALPA_COMPILER_STAGE_SEARCH_PLACEMENT_H
+#endif // ALPA_COMPILER_STAGE_TIME_PLACEMENT_H
