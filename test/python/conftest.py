@@ -1,9 +1,10 @@
 """Shared set-up: the zoo is importable as `zoo`, the packages from the source tree, benchmarks by
-their names, and JAX offers eight virtual CPU devices."""
+their names, JAX offers eight virtual CPU devices, and compiles the same program once."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -12,13 +13,18 @@ import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("NPROC", "32")
-if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = (
-        os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    ).strip()
+# What LLVM makes of programs is not under test, and takes half of the compiling; `make test-full`
+# lets it optimize.
+for _flag, _value in {
+    "xla_force_host_platform_device_count": 8,
+    "xla_backend_optimization_level": 0,
+}.items():
+    if _flag not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{_flag}={_value}".strip()
 
 # Plans of one run of the tests are not those of an earlier run.
-os.environ["ALPA_MLIR_CACHE"] = tempfile.mkdtemp(prefix="alpa-mlir-tests-")
+_KEPT = tempfile.mkdtemp(prefix="alpa-mlir-tests-")
+os.environ["ALPA_MLIR_CACHE"] = _KEPT
 
 pytest.register_assert_rewrite("alpa_rows")
 _ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +32,18 @@ sys.path[:0] = [str(_ROOT / folder) for folder in ("python", "runtime", "test", 
 # Helpers are modules of test/python/support; some tests take cases from others.
 _folders = {path.parent for path in Path(__file__).parent.rglob("*.py")}
 sys.path += sorted(str(path) for path in _folders if not (path / "__init__.py").exists())
+
+
+def pytest_configure():
+    """JAX compiles a program of a process once: many tests compare with the same `jax.jit`."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", os.path.join(_KEPT, "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def pytest_unconfigure():
+    shutil.rmtree(_KEPT, ignore_errors=True)
 
 
 @pytest.fixture
