@@ -152,7 +152,19 @@ def assert_equals_jit(step, method):
     ("form", "method"),
     [
         *(("by_sort", method) for method in METHODS),
-        *((f, method) for f in FORMS for method in ("2 x 4", "micro-batches") if f != "by_sort"),
+        ("by_counting", "2 x 4"),
+        ("by_two_sorts", "micro-batches"),
+        ("by_mask", "2 x 4"),
+        ("by_experts", "micro-batches"),
+        *(
+            pytest.param(form, method, marks=pytest.mark.slow)
+            for form, method in [
+                ("by_counting", "micro-batches"),
+                ("by_two_sorts", "2 x 4"),
+                ("by_mask", "micro-batches"),
+                ("by_experts", "2 x 4"),
+            ]
+        ),
     ],
 )
 def test_groups_with_places_of_their_own(form, method):

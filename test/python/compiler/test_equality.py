@@ -84,8 +84,19 @@ def with_count(method, count):
     return dataclasses.replace(method, num_micro_batches=count)
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("mesh", MESHES)
+# Every mesh and every number of micro-batches; `make test-full` runs all pairs.
+_FAST = {("one mesh", 1), ("one mesh", 4), ("two stages", 2), ("two unequal stages", 4)}
+_FAST |= {("four stages", 1), ("four stages", 2)}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "count"),
+    [
+        pytest.param(mesh, count, marks=[pytest.mark.slow] * ((mesh, count) not in _FAST))
+        for mesh in MESHES
+        for count in (1, 2, 4)
+    ],
+)
 def test_gpt(mesh, count):
     model = gpt()
     state, batch = model.init()

@@ -249,8 +249,14 @@ def test_experts_times_tensor_times_data(export, count, tokens):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize(
+    ("form", "remat"),
+    [
+        pytest.param(form, remat, marks=() if remat == (i % 2 == 1) else pytest.mark.slow)
+        for i, form in enumerate(FORMS)
+        for remat in (False, True)
+    ],
+)
 def test_rounds_become_micro_batches(form, remat):
     """Rounds are mapped: each sorts its own tokens, and no sort is left either."""
     step, state = rounds_of(FORMS[form], remat), parameters()

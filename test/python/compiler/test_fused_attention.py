@@ -133,15 +133,16 @@ def assert_equal_update(found, expected, state, tolerance=3e-5):
 
 
 @pytest.mark.parametrize(
-    ("style", "method"),
+    ("style", "method", "key_heads"),
     [
-        (style, method)
-        for style in STYLES
-        for method in METHODS
+        # Every style by every method, with one or the other number of heads.
+        pytest.param(style, method, heads, marks=() if (i + j + k) % 2 == 0 else pytest.mark.slow)
+        for i, style in enumerate(STYLES)
+        for j, method in enumerate(METHODS)
+        for k, heads in enumerate((4, 2))
         if style != "bias" or method == "one micro-batch"
     ],
 )
-@pytest.mark.parametrize("key_heads", [4, 2])
 @pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
 def test_parts_of_the_kernel_make_the_whole(style, key_heads, method):
     step, state, batch = make_step("cudnn", key_heads, **STYLES[style])
@@ -321,8 +322,15 @@ RING_STYLES = STYLES | {
 @pytest.mark.parametrize(
     ("style", "ring"),
     [
-        (style, ring)
-        for style in RING_STYLES
+        # Every ring of causal attention, and every style in one of two rings.
+        pytest.param(
+            style,
+            ring,
+            marks=()
+            if style == "causal" or ring == ("collectives", "two stages")[i % 2]
+            else pytest.mark.slow,
+        )
+        for i, style in enumerate(RING_STYLES)
         for ring in RINGS
         if style in ("causal", "all keys") or ring in ("collectives", "two stages")
         if (style, ring) != ("bias", "two stages")  # Which has micro-batches.

@@ -82,9 +82,18 @@ def assert_equal(found, expected, before):
         assert np.abs(np.asarray(got) - np.asarray(wanted)).max() <= 5e-5 * moved
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("style", ["list", "scan", "checkpoint"])
-@pytest.mark.parametrize("prepared", ["converted", "gathered"])
+@pytest.mark.parametrize(
+    ("style", "method", "prepared"),
+    [
+        # Every style by every method, prepared in one of two ways.
+        pytest.param(
+            style, method, prepared, marks=() if (i + j + k) % 2 == 0 else pytest.mark.slow
+        )
+        for i, style in enumerate(["list", "scan", "checkpoint"])
+        for j, method in enumerate(METHODS)
+        for k, prepared in enumerate(["converted", "gathered"])
+    ],
+)
 def test_steps_equal_those_of_one_device(style, method, prepared):
     step, (params, batch) = step_of(style), arguments(style)
     chosen = replace(METHODS[method], prepare_weights=prepared)

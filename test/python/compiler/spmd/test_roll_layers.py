@@ -24,6 +24,7 @@ METHODS = {
     "zero-3": ShardParallel(mesh_shape=(2, 2), num_micro_batches=2, method="zero-3"),
     "one mesh, collectives": ShardParallel(mesh_shape=(2, 2), export="collectives"),
 }
+REMAT = ("two stages", "one mesh")  # Methods that the fast tests compute layers again with.
 
 
 def compiled(config, method):
@@ -37,8 +38,16 @@ def loops(step):
     return [text.count("stablehlo.while") for text in step.plan.modules.values()]
 
 
-@pytest.mark.parametrize("remat", [False, True])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("name", "remat"),
+    [
+        *((name, False) for name in METHODS),
+        *(
+            pytest.param(name, True, marks=() if name in REMAT else pytest.mark.slow)
+            for name in METHODS
+        ),
+    ],
+)
 def test_loops_compute_what_layers_do(name, remat):
     config = zoo.GPTConfig(layers=8, scan=True, remat=remat, optimizer="sgd", learning_rate=0.1)
     model, state, batch, step = compiled(config, METHODS[name])
