@@ -406,7 +406,10 @@ def test_a_plan_to_begin_with(files, tmp_path, capsys):
     assert cli.main([*plan, *deep, "--from", first]) == 0
     kept, changed = capsys.readouterr().out.splitlines()[-2:]
     assert kept.startswith("kept: ")
-    clusters = ("dgx-a100, 1 host of 8 a100", "cpu-test, 2 hosts of 4 cpu")
+    clusters = (
+        "dgx-a100, 1 host of 8 a100-80gb with 8 network adapters",
+        "cpu-test, 2 hosts of 4 virtual",
+    )
     assert changed.startswith(f"changed: cluster {clusters[0]} -> {clusters[1]}; ")
     assert "layers of stage 0 0-3 -> 0-" in changed
     assert cli.main([*plan, *deep, "--from", first, "--json"]) == 0
