@@ -40,6 +40,8 @@ def pytest_configure():
 
     jax.config.update("jax_compilation_cache_dir", os.path.join(_KEPT, "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    # Options of compilation, by which plans are kept, would name the folder.
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 
 def pytest_unconfigure():
