@@ -212,9 +212,21 @@ void MethodRoles::findWeights() {
   }
 }
 
+/// What a product of rows with the weights of their group has the groups in, and that
+/// dimension's bit: its weights, or the sums that are their gradient.
+static std::pair<Value, uint64_t> groupsOf(Operation &op) {
+  if (auto dot = llvm::dyn_cast<GroupedDotOp>(op))
+    return {dot.getWeights(), 1};
+  if (auto sum = llvm::dyn_cast<GroupedSumOp>(op))
+    return {sum.getResult(), uint64_t(1) << (shapeOf(sum.getLhs()).size() - 2)};
+  return {nullptr, 0};
+}
+
 void MethodRoles::findExperts() {
   Block &body = main.getBody().front();
   for (Operation &op : body.without_terminator()) {
+    if (auto [groups, dim] = groupsOf(op); groups && weights.count(groups))
+      experts[groups] |= dim;
     const ShardingRule *rule = ruleOf(&op);
     if (!rule || !rule->heavy || op.getNumOperands() != 2 || op.getNumResults() != 1)
       continue;
@@ -251,6 +263,8 @@ void MethodRoles::findExperts() {
     }
   }
   for (Operation &op : body.without_terminator()) {
+    if (auto [groups, dim] = groupsOf(op); groups && (expertDims(groups) & dim))
+      expertOps.insert(&op);
     const ShardingRule *rule = ruleOf(&op);
     if (!rule || !rule->heavy || op.getNumOperands() != 2 || op.getNumResults() != 1)
       continue;
@@ -603,10 +617,20 @@ bool Restriction::allowsStrategy(Operation *op, llvm::ArrayRef<ShardingSpec> ope
   // Rows of a stack of weights lie as the stack does.
   if (op->getNumResults() == 1 && roles.isWeight(op->getResult(0)))
     return true;
-  bool isExpertOp = splitsExperts && roles.isExpertOp(op);
   const ShardingRule *rule = roles.ruleOf(op);
+  bool isGrouped = llvm::isa<GroupedDotOp, GroupedSumOp>(op);
+  auto isByExpert = [&](ValueRange values, llvm::ArrayRef<ShardingSpec> specs, unsigned axis) {
+    return llvm::any_of(llvm::zip_equal(values, specs), [&](auto pair) {
+      auto [value, spec] = pair;
+      return splits(spec, axis, roles.expertDims(value)) == Splits::Wanted;
+    });
+  };
   for (unsigned axis = 0; axis < meshShape.size(); ++axis) {
     bool wantsBatch = isBatchAxis(axis);
+    // A device has all rows of its groups, or all groups of its rows.
+    bool isExpertOp = splitsExperts && roles.isExpertOp(op) &&
+                      (!isGrouped || isByExpert(op->getOperands(), operands, axis) ||
+                       isByExpert(op->getResults(), results, axis));
     if (!wantsBatch && rule && rule->heavy && !splitsWeight(op, operands, results, axis))
       return false;
     bool isSummed = false;
@@ -627,6 +651,8 @@ bool Restriction::allowsStrategy(Operation *op, llvm::ArrayRef<ShardingSpec> ope
         continue;
       if (isSummed) { // A sum that is scattered.
         bool isBatch = splits(spec, axis, roles.batchDims(value)) == Splits::Wanted;
+        if (isExpertOp && isGrouped && isBatch) // Rows go back to where they came from.
+          continue;
         if (wantsBatch ? !splitsState || !isZeroAxis(axis) : !scattersTensorSums || isBatch)
           return false;
         continue;

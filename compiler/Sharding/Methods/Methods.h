@@ -39,7 +39,8 @@ public:
   uint64_t expertDims(mlir::Value value) const { return experts.lookup(value); }
   /// Whether the value is a parameter, or cheap ops make it of parameters alone.
   bool isWeight(mlir::Value value) const { return weights.contains(value); }
-  /// Whether a dot goes through experts side by side.
+  /// Whether a dot goes through experts side by side, or rows are multiplied by those of
+  /// their expert.
   bool isExpertOp(mlir::Operation *op) const { return expertOps.count(op); }
   /// The rule of a top-level op that leads or is heavy, or null.
   const analysis::ShardingRule *ruleOf(mlir::Operation *op) const;

@@ -33,6 +33,7 @@ METHODS = {
     "collectives": ShardParallel(num_micro_batches=1, mesh_shape=(2, 4), export="collectives"),
     "two": ShardParallel(num_micro_batches=2),
     "two stages": PipeshardParallel(num_micro_batches=2, submeshes=[(1, 4), (1, 4)], layers=2),
+    "by name": ShardParallel(num_micro_batches=2, mesh_shape=(2, 4), method="expert-parallel"),
 }
 
 
@@ -72,6 +73,11 @@ def test_groups_are_split(case, method):
     weights = re.findall(rf"tensor<(\d+)x{WIDTH}x{HIDDEN}xf32>", text)
     # With fewer rows, or devices, splitting rows alone is cheaper.
     assert method in ("two", "two stages") or any(int(groups) < GROUPS for groups in weights)
+    if method == "by name":
+        specs = {w.name: w.spec for stage in split.plan.stages for w in stage.weights}
+        experts = [spec for name, spec in specs.items() if "up" in name or "down" in name]
+        assert len(experts) == 4
+        assert all(spec == (("x", "y"), (), ()) for spec in experts), specs
     assert ("stablehlo.while" in text) == (case == "many")
     assert "stablehlo.sort" not in text
     assert_equal_update(split(state, batch), jax.jit(step)(state, batch), state)
