@@ -518,7 +518,7 @@ class ParallelFunction:
         cluster = session.default_cluster(self.cluster)
         traced = trace_step(fn, examples, options, cluster, form.carried)
         options = options.for_traced(traced, call.names)
-        self._taken = _classified(self._reader.name, call, traced)
+        self._taken = _classified(self._reader.name, call, traced, options.donate_state)
         self._say(self._taken, shown=False)
         caller = StepCaller(self._reader, call, form)
         return TracedStep(fn, options, traced, cluster, self.method, caller)
@@ -664,7 +664,7 @@ class StepCaller:
         return self._form.finish(call, result)
 
 
-def _classified(name: str, call: Call, traced: Traced) -> str:
+def _classified(name: str, call: Call, traced: Traced, donates: bool) -> str:
     """What the arguments of a step were taken for."""
     inputs = iter(zip(_owners(traced.in_tree), traced.signature.inputs, strict=True))
     dynamic = [i for i in range(len(call.names)) if i not in call.static]
@@ -681,7 +681,7 @@ def _classified(name: str, call: Call, traced: Traced) -> str:
         else:
             groups["batch" if "batch" in kinds[i] else "same"].append(argument)
     parts = [
-        (groups["state"], "state"),
+        (groups["state"], "state (donated)" if donates else "state"),
         (groups["batch"], f"the batch of {traced.signature.batch_size} rows"),
         (groups["same"], "whole for every micro-batch"),
         (groups["static"], "static"),

@@ -522,7 +522,7 @@ class DistributedArray(WholeArray):
 
     def used_up(self, step: int) -> None:
         """A step has taken it: its workers drop it with that step."""
-        self._lose(f"was used up by step {step}")
+        self._lose(f"was donated to step {step}")
 
     def _lose(self, how: str) -> None:
         self._gone = how

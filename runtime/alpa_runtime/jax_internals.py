@@ -594,6 +594,12 @@ def alone(x: Any) -> Any:
     return make(owner.aval.update(sharding=part.aval.sharding), sharding, [part], False, True)
 
 
+def refuse_readers(x: jax.Array, refuse: Callable[[], None]) -> None:
+    """Of an array whose memory is gone: let who reads it get the error that `refuse` raises, in
+    place of JAX's, which does not say how it went. JAX asks by this name before it reads."""
+    as_any(x)._check_if_deleted = refuse
+
+
 def is_transformed() -> bool:
     """Whether JAX is tracing now: for `jax.jit`, `jax.grad`, `jax.vmap` or the like."""
     from jax._src import core

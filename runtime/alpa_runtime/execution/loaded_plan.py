@@ -18,7 +18,7 @@ from alpa_runtime.backends.xla import Device
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.calling_convention import Boundary, check_argument, input_shape
 from alpa_runtime.devices import make_meshes
-from alpa_runtime.errors import ArgumentMismatchError
+from alpa_runtime.errors import ArgumentMismatchError, DeletedArrayError
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Event, bind_step
 from alpa_runtime.execution.host_shards import as_parts
 from alpa_runtime.execution.program_merge import (
@@ -32,7 +32,7 @@ from alpa_runtime.execution.program_merge import (
     Zero,
     merge_step,
 )
-from alpa_runtime.jax_internals import ArrayImpl, with_auto_axes
+from alpa_runtime.jax_internals import ArrayImpl, refuse_readers, with_auto_axes
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.text import bytes_text, spec_text
 
@@ -118,7 +118,7 @@ class LoadedPlan:
             ArgumentMismatchError: an argument has another shape or dtype than the plan's.
         """
         args = self._checked(self._boundary.take_apart(args, self._place_piece))
-        used: set[int] = set()
+        used: dict[int, jax.Array] = {}
         states = {
             place.value: self._place_state(place, args[place.arg], used) for place in self._states
         }
@@ -134,7 +134,17 @@ class LoadedPlan:
             return jnp.copy(part) if id(part) in used else part
 
         results: list[Any] = self._bound(states, feed)
+        for x in used.values():
+            if x.is_deleted():
+                refuse_readers(x, self._refuse_used)
         return self._boundary.put_together(results)
+
+    def _refuse_used(self) -> None:
+        raise DeletedArrayError(
+            "the array was donated to a step",
+            where=self.plan.name,
+            fix="use the state that the last step returned, or donate_state=False",
+        )
 
     def _place_piece(self, index: int, piece: Any) -> Any:
         target = self.sharding_of_input(index)
@@ -273,14 +283,14 @@ class LoadedPlan:
         """Whether a step uses up the array of a place."""
         return self._donate and place.value in self._bound.given
 
-    def _place_state(self, place: Place, x: Any, used: set[int]) -> jax.Array:
+    def _place_state(self, place: Place, x: Any, used: dict[int, jax.Array]) -> jax.Array:
         """Of an array of JAX itself or a copy; `used` are those that the step uses up."""
         target: Any = self._bound.shardings[place.value]
         given = self._gives(place)
         if type(x) is ArrayImpl or isinstance(x, jax.Array):
             # Results of a step have the very object as their sharding: they are ours to use up.
             if given and x.sharding is target and id(x) not in used:
-                used.add(id(x))
+                used[id(x)] = x
                 return x
             if x.sharding is target or x.sharding.is_equivalent_to(target, x.ndim):
                 return jnp.copy(x) if given or id(x) in used else x

@@ -80,7 +80,7 @@ def test_arguments_by_name_with_defaults_and_flags(caplog):
     assert_same(found(W, X, Y, 0.3, flag=True), jitted(W, X, Y, 0.3, flag=True))
     assert len(caplog.records) == count  # Another number is no other step.
     text = caplog.text
-    assert "step takes w as state; x, y as the batch of 8 rows\n" in text
+    assert "step takes w as state (donated); x, y as the batch of 8 rows\n" in text
     assert "lr as whole for every micro-batch; flag=True as static" in text
     assert "anew: arguments w, x, y, flag instead of w, x, y\n" in text
     with pytest.raises(errors.ArgumentMismatchError, match="step: the argument 'z' is unknown"):
@@ -304,7 +304,10 @@ def test_nnx_objects_are_changed_in_place(method, wrap, caplog):
     assert int(mine[0].calls[...]) == 3
     assert mine[0].first.kernel is weights
     assert mine[0].again is mine[0].inner
-    assert "takes model, optimizer, metrics as state; batch as the batch of 8 rows" in caplog.text
+    assert (
+        "takes model, optimizer, metrics as state (donated); batch as the batch of 8 rows"
+        in caplog.text
+    )
     assert "anew" not in caplog.text
 
 
@@ -433,7 +436,7 @@ def test_equinox_modules_with_functions_and_numbers(method, wrap, caplog):
     assert model.slope == 0.5
     assert model.layers[1] is jnp.tanh
     assert_same(*(eqx.filter(m, eqx.is_array) for m in (model, other)))
-    assert "takes model, opt_state as state; x, y as the batch of 8 rows" in caplog.text
+    assert "takes model, opt_state as state (donated); x, y as the batch of 8 rows" in caplog.text
     assert "anew" not in caplog.text
 
 
@@ -511,6 +514,29 @@ def test_within_transformations_of_jax_a_step_is_the_function(caplog):
     assert jax.eval_shape(found, W, X, Y) == jax.eval_shape(step, W, X, Y)
     assert caplog.text.count("called within a transformation of JAX") == 1
     assert found.get_last_executable() is None
+
+
+@METHODS
+def test_reading_donated_state_says_so(method):
+    def train(w, x, y):
+        w, loss = step(w, x, y)
+        return w, loss
+
+    found, kept = parallel(train, method), parallel(train, method, donate_argnums=())
+    old, loss = found(W, X, Y)
+    new, _ = found(old, X, Y)
+    assert all(x.is_deleted() for x in jax.tree.leaves(old))
+    reads = (np.asarray, jax.device_get, str, lambda x: x + 1, lambda x: x[0], jax.jit(jnp.sum))
+    for read in reads:
+        with pytest.raises(errors.DeletedArrayError, match="array was donated to a step"):
+            read(old["a"])
+    assert np.isfinite(loss)
+    for first in (W, kept(W, X, Y)[0]):  # Neither is used up: the caller's own, and kept ones.
+        kept(first, X, Y)
+        assert np.isfinite(first["a"]).all()
+    found(new, X, Y)
+    with pytest.raises(errors.ArgumentMismatchError, match="donated to an earlier step"):
+        found(new, X, Y)
 
 
 def test_donation_is_of_all_state_or_none():

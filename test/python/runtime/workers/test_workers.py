@@ -138,12 +138,12 @@ def test_state_is_used_up(two):
     first = step(flat(state, batch))
     second = step([*first[:2], batch["x"], batch["y"]])
     assert [x.is_deleted() for x in first] == [True, True, False, False]
-    match = r"state\['w0'\]: the array was used up by step 1; fix: use the state that the last step"
+    match = r"state\['w0'\]: the array was donated to step 1; fix: use the state that the last step"
     with pytest.raises(DeletedArrayError, match=match):
         np.asarray(first[0])
     with pytest.raises(ArgumentMismatchError, match=match):
         step([*first[:2], batch["x"], batch["y"]])
-    assert "used up by step 1" in repr(first[0])
+    assert "donated to step 1" in repr(first[0])
     third = step([*second[:2], batch["x"], batch["y"]])  # An error before it does no harm.
     third[0].delete()
     with pytest.raises(DeletedArrayError, match=r"state\['w0'\]: the array was deleted"):
