@@ -99,10 +99,35 @@ def _exit_now() -> None:
     os._exit(130)
 
 
+def add_force(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="write over what is there already")
+
+
+def refuse_existing(options: argparse.Namespace, *outputs: str) -> None:
+    """Before any work: files and folders that options name and that are there already stay as they
+    are without --force."""
+    for path in (getattr(options, name) for name in outputs):
+        if path is None or not path.exists():
+            continue
+        if not options.force:
+            options.error(f"{path} exists; name another, or give --force")
+
+
+def refuse_existing_plan(options: argparse.Namespace) -> None:
+    """The same of the folder that a plan is to be written to."""
+    refuse_existing(options, "output")
+    folder: Path | None = options.output
+    if folder is None or not folder.exists() or (folder / "plan.json").is_file():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        options.error(f"{folder} holds no plan to write over; name another")
+
+
 @contextmanager
 def reserved(folder: Path | None) -> Generator[None, None, None]:
-    """Make a folder before the long work whose result it is for; none stays if that fails."""
-    if folder is None:
+    """Make a folder before the long work whose result it is for; none stays if that fails. One
+    that is there already is left as it is."""
+    if folder is None or folder.is_dir():
         yield
         return
     folder.mkdir(parents=True)
@@ -121,22 +146,6 @@ def file_in_folder(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"there is no folder {path.absolute().parent}")
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder")
-    return path
-
-
-def new_file(text: str) -> Path:
-    """A file to make."""
-    path = file_in_folder(text)
-    if path.exists():
-        raise argparse.ArgumentTypeError(f"{text} exists; nothing is overwritten, name another")
-    return path
-
-
-def new_folder(text: str) -> Path:
-    """A folder to make."""
-    path = Path(text)
-    if path.exists():
-        raise argparse.ArgumentTypeError(f"{text} exists; nothing is overwritten, name another")
     return path
 
 

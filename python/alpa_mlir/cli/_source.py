@@ -19,7 +19,12 @@ from alpa_mlir.cli._command import (
     use_devices,
 )
 from alpa_mlir.cli._method import OPTIONS, add_method, method_of
-from alpa_mlir.errors import ClusterFileError, EntryPointError, InfeasiblePlanError
+from alpa_mlir.errors import (
+    ClusterFileError,
+    EntryPointError,
+    InfeasiblePlanError,
+    PlanFormatError,
+)
 
 if TYPE_CHECKING:
     from alpa_runtime.plan import Plan
@@ -146,6 +151,7 @@ def plan_source(options: argparse.Namespace, start: Plan | None = None) -> Sourc
         AlpaError: by the cause.
     """
     name: str = options.source
+    check_inputs(options)
     if not is_code(name):
         if not Path(name).is_dir():
             raise EntryPointError(
@@ -171,7 +177,7 @@ def trace_source(options: argparse.Namespace) -> tuple[TracedStep, EntryPoint | 
         AlpaError: by the cause.
     """
     name: str = options.source
-    check_file(name)
+    check_inputs(options)
     use_devices(options)
     cluster = None if options.cluster is None else cluster_of(options.cluster)
     if name.endswith(FILES):
@@ -195,12 +201,37 @@ def trace_source(options: argparse.Namespace) -> tuple[TracedStep, EntryPoint | 
         return function.trace(*entry.arguments), entry
 
 
-def check_file(name: str) -> None:
-    """Look for the file that an entry point or a module is in, before JAX is imported.
+def check_inputs(options: argparse.Namespace) -> None:
+    """Look for the files that options name, before JAX is imported.
 
     Raises:
-        EntryPointError: there is none.
+        EntryPointError, PlanFormatError, ClusterFileError: one is not there, or the cluster's is
+            wrong.
     """
+    _check_file(options.source)
+    for plan in (getattr(options, "start", None), options.keep_stages):
+        if plan is not None:
+            check_plan(plan)
+    if options.cluster is not None:
+        cluster_text(options.cluster)
+
+
+def check_plan(name: str) -> None:
+    """Look for a plan's folder, before anything is imported that takes long.
+
+    Raises:
+        PlanFormatError: there is none.
+    """
+    if not (Path(name) / "plan.json").is_file():
+        missing = "no plan.json is there" if Path(name).is_dir() else "there is no such folder"
+        raise PlanFormatError(
+            f"cannot read the plan: {missing}",
+            where=name,
+            fix=_meant(Path(name)) or "give a folder that Plan.save wrote",
+        )
+
+
+def _check_file(name: str) -> None:
     place = name.rpartition(":")[0] if ".py:" in name else name
     if place.endswith((".py", *FILES)) and not Path(place).is_file():
         what = "it is a folder" if Path(place).is_dir() else "there is no such file"

@@ -7,6 +7,7 @@ import argparse
 from alpa_runtime.backends.gpus import GPUS
 
 from alpa_mlir.cli._command import Answer
+from alpa_mlir.cli._source import check_plan
 
 DESCRIPTION = (
     "Compiles every program of a plan and stores it in the plan's folder, from where loading takes "
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
+    check_plan(options.plan)
     from alpa_runtime.aot import compile_ahead
     from alpa_runtime.devices import use_virtual_devices
     from alpa_runtime.plan import Plan

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from alpa_mlir.cli._command import Answer, new_file
+from alpa_mlir.cli._command import Answer, add_force, file_in_folder, refuse_existing
 
 SHELLS = ("bash", "zsh", "fish")
 DESCRIPTION = (
@@ -28,11 +28,17 @@ _FILES = ("FILE", "STEP", "ENTRY")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, help="the shell that reads the script")
     parser.add_argument(
-        "-o", "--output", type=new_file, metavar="FILE", help="where to write it, not printing it"
+        "-o",
+        "--output",
+        type=file_in_folder,
+        metavar="FILE",
+        help="where to write it, not printing it",
     )
+    add_force(parser)
 
 
 def run(options: argparse.Namespace) -> Answer:
+    refuse_existing(options, "output")
     from alpa_mlir.cli import parser as make_parser
     from alpa_mlir.compiler import cluster_presets
 

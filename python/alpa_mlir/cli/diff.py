@@ -6,6 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from alpa_mlir.cli._command import Answer, count
+from alpa_mlir.cli._source import check_plan
 
 DESCRIPTION = (
     "Lists what two saved plans decide otherwise: cluster, schedule, stages, meshes, shardings of "
@@ -26,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
+    for name in (options.first, options.second):
+        check_plan(name)
     from alpa_runtime.plan import Plan
 
     found = Plan.load(options.first).diff(Plan.load(options.second))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from alpa_mlir.cli._command import Answer, file_in_folder
+from alpa_mlir.cli._command import Answer, add_force, file_in_folder, refuse_existing
+from alpa_mlir.cli._source import check_plan
 from alpa_mlir.export.formats import FORMATS, NOT_WRITTEN
 
 DESCRIPTION = (
@@ -31,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the file to write (default: the output)",
     )
-    parser.add_argument(
-        "--force", action="store_true", help="write over a file that is there already"
-    )
+    add_force(parser)
 
 
 def _written(name: str) -> str:
@@ -44,8 +43,8 @@ def _written(name: str) -> str:
 
 def run(options: argparse.Namespace) -> Answer:
     output: Path | None = options.output
-    if output is not None and output.exists() and not options.force:
-        options.error(f"{output} exists; name another with -o, or give --force")
+    refuse_existing(options, "output")
+    check_plan(options.plan)
     from alpa_mlir.export import export_plan
 
     exported = export_plan(options.plan, options.to)

@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from alpa_mlir.cli._command import Answer, count_from_0, ended_by_signals, positive
+from alpa_mlir.cli._command import Answer, count, count_from_0, ended_by_signals, positive
 from alpa_mlir.errors import MethodError
 
 DESCRIPTION = (
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rank", type=count_from_0, metavar="I", help="number of this host, from 0"
     )
-    parser.add_argument("--num-hosts", type=count_from_0, metavar="N", help="number of hosts")
+    parser.add_argument("--num-hosts", type=count, metavar="N", help="number of hosts")
     parser.add_argument(
         "--coordinator", metavar="HOST:PORT", help="host 0 and a free port there (default: 29400)"
     )

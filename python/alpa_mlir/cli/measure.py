@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from alpa_mlir.cli._command import Answer, add_virtual_devices, new_folder, reserved, use_devices
+from alpa_mlir.cli._command import (
+    Answer,
+    add_force,
+    add_virtual_devices,
+    refuse_existing_plan,
+    reserved,
+    use_devices,
+)
+from alpa_mlir.cli._source import check_plan
 from alpa_mlir.errors import DevicesError
 
 DESCRIPTION = (
@@ -25,14 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=new_folder,
+        type=Path,
         metavar="FOLDER",
         help="also save the fastest plan, with the measured seconds",
     )
+    add_force(parser)
     add_virtual_devices(parser)
 
 
 def run(options: argparse.Namespace) -> Answer:
+    refuse_existing_plan(options)
+    for name in options.plans:
+        check_plan(name)
     with reserved(options.output):
         return _measured(options)
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from alpa_mlir.cli._command import (
     Answer,
+    add_force,
     count,
+    file_in_folder,
     interruptible,
-    new_file,
-    new_folder,
     positive,
     progress,
+    refuse_existing,
+    refuse_existing_plan,
     reserved,
 )
 from alpa_mlir.cli._source import (
@@ -22,6 +24,7 @@ from alpa_mlir.cli._source import (
     Source,
     add_source,
     alternative_fields,
+    check_inputs,
     here,
     plan_alternatives,
     plan_source,
@@ -54,8 +57,9 @@ _ONLY_OF_FRONTIER = ("over", "picture")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, "an entry point (module:function, path/file.py:function), or a .mlir file")
     parser.add_argument(
-        "-o", "--output", type=new_folder, metavar="FOLDER", help="where to write the plan"
+        "-o", "--output", type=Path, metavar="FOLDER", help="where to write the plan"
     )
+    add_force(parser)
     parser.add_argument(
         "--from",
         dest="start",
@@ -96,13 +100,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="look at one of these alone",
     )
     group.add_argument(
-        "--picture", type=new_file, metavar="FILE.svg", help="also draw the frontier"
+        "--picture", type=file_in_folder, metavar="FILE.svg", help="also draw the frontier"
     )
 
 
 def run(options: argparse.Namespace) -> Answer:
-    from alpa_runtime.plan import Plan
-
     if Path(options.source).is_dir():
         raise EntryPointError(
             "a folder is no step", where=options.source, fix=f"give {SOURCE.partition(', ')[2]}"
@@ -114,6 +116,10 @@ def run(options: argparse.Namespace) -> Answer:
     for name in _ONLY_OF_FRONTIER:
         if getattr(options, name) is not None:
             options.error(f"--{name} goes with --frontier")
+    refuse_existing_plan(options)
+    check_inputs(options)
+    from alpa_runtime.plan import Plan
+
     with reserved(options.output):
         from alpa_mlir.report.method_comparison import alternatives_text
         from alpa_mlir.simulator.figures import figures_of
@@ -147,6 +153,7 @@ def _frontier(options: argparse.Namespace) -> Answer:
         options.error("--frontier is many plans, of which -o would write none; leave -o out")
     if options.picture is not None and options.picture.suffix != ".svg":
         options.error(f"--picture {options.picture} is no .svg file")
+    refuse_existing(options, "picture")
     traced, _ = trace_source(options)
     wanted = {name: getattr(options, name) for name in _OF_FRONTIER}
     given = {name: value for name, value in wanted.items() if value is not None}

@@ -9,12 +9,14 @@ from alpa_runtime.backends.gpus import DTYPES
 
 from alpa_mlir.cli._command import (
     Answer,
+    add_force,
     add_virtual_devices,
     count,
     count_from_0,
-    new_file,
+    file_in_folder,
     positive,
     progress,
+    refuse_existing,
     use_devices,
 )
 from alpa_mlir.errors import DevicesError
@@ -35,17 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=new_file,
+        type=file_in_folder,
         default="profile.yaml",
         metavar="FILE",
         help="the profile (default: profile.yaml)",
     )
     parser.add_argument(
         "--cluster-output",
-        type=new_file,
+        type=file_in_folder,
         metavar="FILE",
         help="also write a cluster file made of what was measured",
     )
+    add_force(parser)
     parser.add_argument(
         "--device-type", metavar="NAME", help="the devices' name in the cluster file"
     )
@@ -73,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
+    refuse_existing(options, "output", "cluster_output")
     import jax
 
     from alpa_mlir.cluster import device_memory_bytes, profiling

@@ -5,8 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from alpa_mlir.cli._command import Answer, file_in_folder, new_folder, positive, reserved
-from alpa_mlir.cli._source import SOURCE, add_source, plan_alternatives, plan_source
+from alpa_mlir.cli._command import (
+    Answer,
+    add_force,
+    file_in_folder,
+    positive,
+    refuse_existing,
+    reserved,
+)
+from alpa_mlir.cli._source import SOURCE, add_source, check_plan, plan_alternatives, plan_source
 
 DESCRIPTION = (
     "Writes a report of a plan, one HTML file that opens from disk: strategy, tokens/s and MFU, "
@@ -38,9 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the report (default: report.html)",
     )
-    parser.add_argument(
-        "--force", action="store_true", help="write over a file that is there already"
-    )
+    add_force(parser)
     parser.add_argument("--open", action="store_true", help="open the report in a browser")
     parser.add_argument(
         "--record",
@@ -56,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--plots",
-        type=new_folder,
+        type=Path,
         metavar="FOLDER",
         help="also write pictures there, as SVG and PNG",
     )
@@ -75,11 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Answer:
     output: Path = options.output
-    if output.exists() and not options.force:
-        options.error(f"{output} exists; name another with -o, or give --force")
+    refuse_existing(options, "output", "plots")
     from alpa_runtime.plan import Plan
 
     # Before planning, which may take long.
+    for name in options.others:
+        check_plan(name)
     others: dict[str, Plan | str] = {name: Plan.load(name) for name in options.others}
     if options.record is not None and not options.record.is_file():
         options.error(f"there is no file {options.record}")

@@ -10,7 +10,15 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.cli._command import Answer, count, ended_by_signals, new_file
+from alpa_mlir.cli._command import (
+    Answer,
+    add_force,
+    count,
+    count_from_0,
+    ended_by_signals,
+    file_in_folder,
+    refuse_existing,
+)
 from alpa_mlir.cli._source import SOURCE, Source, add_source, plan_source, shown
 from alpa_mlir.errors import DevicesError, EntryPointError
 
@@ -153,12 +161,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--trace",
-        type=new_file,
+        type=file_in_folder,
         metavar="FILE",
         help=f"write a Perfetto trace of the last steps, at most {TRACED}, and the simulated one",
     )
+    add_force(parser)
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of random state and batches (default: 0)"
+        "--seed",
+        type=count_from_0,
+        default=0,
+        metavar="N",
+        help="of random state and batches (default: 0)",
     )
 
 
@@ -167,6 +180,7 @@ def run(options: argparse.Namespace) -> Answer:
         options.error("--trace and --checkpoint do not go together")
     if options.ray_address is not None and options.workers != "ray":
         options.error("--ray-address is for --workers ray")
+    refuse_existing(options, "trace")
     with ended_by_signals():
         source = plan_source(options)
         with _workers(options) as hosts:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from alpa_mlir.cli._command import Answer, new_file
+from alpa_mlir.cli._command import Answer, add_force, file_in_folder, refuse_existing
+from alpa_mlir.cli._source import check_plan, cluster_text
 
 DESCRIPTION = (
     "Executes a plan's instruction lists on the cluster it was made for, or on one with other "
@@ -26,8 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "plan was made for",
     )
     parser.add_argument(
-        "--trace", type=new_file, metavar="FILE", help="also write a trace for Chrome or Perfetto"
+        "--trace",
+        type=file_in_folder,
+        metavar="FILE",
+        help="also write a trace for Chrome or Perfetto",
     )
+    add_force(parser)
     parser.add_argument(
         "--own-links",
         action="store_true",
@@ -36,6 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Answer:
+    refuse_existing(options, "trace")
+    check_plan(options.plan)
+    if options.cluster is not None:
+        cluster_text(options.cluster)
     from alpa_runtime.execution.program_merge import merge_step
     from alpa_runtime.plan import Plan
 

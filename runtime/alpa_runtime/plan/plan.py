@@ -953,15 +953,23 @@ class Plan:
         return replace(plan, binaries=read_binaries(folder))
 
     def save(self, folder: str | Path) -> Path:
-        """Write `plan.json` and the stage modules to `folder`, which is made if needed."""
+        """Write `plan.json` and the stage modules to `folder`, which is made if needed; of another
+        plan that lay there nothing stays."""
         check_type("Plan.save", "folder", folder, PATH)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if not self.planning:
-            (folder / _PLANNING).unlink(missing_ok=True)  # Of another plan.
-        for name, text in self._files().items():
-            (folder / name).write_text(text)
-        (folder / "plan.json").write_text(self.to_json())
+        text, files = self.to_json(), self._files()
+        known = folder / "plan.json"
+        if known.is_file() and known.read_bytes() != text.encode():
+            forms = ("stage_*.mlir", f"stage_*{_EXPLANATION}", _PLANNING, FILE, "*.bin")
+            for old in {path for form in forms for path in folder.glob(form)}:
+                if old.name not in files:
+                    old.unlink()
+        elif not self.planning:
+            (folder / _PLANNING).unlink(missing_ok=True)  # Of an earlier search.
+        for name, content in files.items():
+            (folder / name).write_text(content)
+        known.write_text(text)
         if self.binaries:
             write_binaries(folder, self.binaries)
         return folder

@@ -34,6 +34,42 @@ def process(*arguments: str, **more) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "none.mlir"],
+        ["plan", "none.py:entry"],
+        ["plan", "here.py", "--cluster", "none.yaml"],
+        ["plan", "here.py", "--from", "none"],
+        ["run", "here.py", "--keep-stages", "none"],
+        ["report", "here.py", "none"],
+        ["explain", "none"],
+        ["simulate", "none"],
+        ["measure", "none"],
+        ["compile", "none"],
+        ["export", "none", "--to", "jax"],
+        ["diff", "none", "none"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_missing_is_said_without_jax(words, tmp_path):
+    (tmp_path / "here.py").write_text("import jax\n")
+    code = (
+        "import sys; from alpa_mlir import cli; print(cli.main(sys.argv[1:]), 'jax' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "1 False\n", done.stderr
+    assert "error: " in done.stderr
+    assert "none" in done.stderr
+
+
 def test_building_every_parser_imports_no_jax():
     code = "import sys; from alpa_mlir import cli; cli.parser(); print('jax' in sys.modules)"
     done = subprocess.run(

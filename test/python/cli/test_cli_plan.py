@@ -8,7 +8,7 @@ import textwrap
 
 import alpa_mlir
 import pytest
-from alpa_mlir import cli
+from alpa_mlir import Plan, cli
 from alpa_mlir.cli._entry_points import load_entry
 from alpa_mlir.errors import EntryPointError
 from cli_entries import failure, write_files
@@ -155,8 +155,40 @@ def test_output_that_exists_is_kept(files, capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main(["plan", f"{files}/model.py", "-o", str(files / "plan")])
     assert stopped.value.code == 2
-    assert "exists; nothing is overwritten" in capsys.readouterr().err
+    assert "exists; name another, or give --force" in capsys.readouterr().err
     assert (files / "plan" / "plan.json").read_bytes() == before
+
+
+def test_force_writes_over_plans_and_files_alone(files, tmp_path, capsys):
+    plan = tmp_path / "plan"
+    shutil.copytree(files / "pipeline", plan)
+    (plan / "notes.txt").write_text("mine")
+    words = ["plan", f"{files}/model.py", "--cluster", "cpu-test", "--method", "shard", "-q"]
+    assert cli.main([*words, "-o", str(plan), "--force"]) == 0
+    written = Plan.load(plan)
+    assert len(written.stages) == 1 < len(Plan.load(files / "pipeline").stages)
+    assert {*written.modules} == {"stage_0.mlir"}  # Of the other plan nothing is left.
+    assert (plan / "notes.txt").read_text() == "mine"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    trace = tmp_path / "trace.json"
+    trace.write_text("old")
+    for refused, message in (
+        ([*words, "-o", str(other), "--force"], "holds no plan to write over"),
+        (["simulate", str(plan), "--trace", str(trace)], "exists; name another, or give --force"),
+        (["profile", "-o", str(trace)], "exists; name another, or give --force"),
+        (["completion", "bash", "-o", str(trace)], "exists; name another, or give --force"),
+        (["run", str(plan), "--trace", str(trace)], "exists; name another, or give --force"),
+        (["measure", str(plan), "-o", str(plan)], "exists; name another, or give --force"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(refused)
+        assert stopped.value.code == 2
+        assert message in capsys.readouterr().err
+        assert trace.read_text() == "old"
+    assert cli.main(["simulate", str(plan), "--trace", str(trace), "--force"]) == 0
+    assert "traceEvents" in trace.read_text()
 
 
 @pytest.mark.parametrize(

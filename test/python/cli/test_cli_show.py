@@ -221,7 +221,7 @@ def test_report(files, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit) as stopped:
         cli.main(words)
     assert stopped.value.code == 2
-    assert "exists; name another with -o, or give --force" in capsys.readouterr().err
+    assert "exists; name another, or give --force" in capsys.readouterr().err
     assert output.read_bytes() == before
     assert cli.main([*words, "--force", "--json", "--plots", str(tmp_path / "pictures")]) == 0
     fields = json.loads(capsys.readouterr().out)
