@@ -665,7 +665,8 @@ def collect_tensors(plan: Plan, axes: Sequence[AxisNames]) -> Tensors:
 
 def _flow_kind(flow: Flow) -> str:
     if flow.kind == "state":
-        return "weight" if flow.phases & {"forward", "backward"} else "state"
+        # Micro-batches read what `prepare` makes of a weight once a step, such as its bfloat16.
+        return "weight" if flow.phases & {"prepare", "forward", "backward"} else "state"
     return flow.kind
 
 
@@ -733,7 +734,8 @@ def _run(
         if slot in at:
             at[slot].stages.add(op.stage)
             at[slot].phases.add(_phase(op.function))
-    kind = {"forward": "activation", "backward": "gradient"}.get(_phase(op.function), "update")
+    kinds = {"prepare": "prepared", "forward": "activation", "backward": "gradient"}
+    kind = kinds.get(_phase(op.function), "update")
     outputs = plan.stages[op.stage].functions[op.function].outputs
     for number, (slot, tensor) in enumerate(zip(op.outputs, outputs, strict=True)):
         key = (op.stage, op.function, number)
@@ -1043,7 +1045,6 @@ def _header(
     for group in hosts:
         kinds[group.device_type] += group.count * group.devices
     used = sum(len(mesh.devices) for mesh in plan.meshes)
-    weights = _weights(tensors)
     state = [info for info in plan.inputs if info.kind == "state" and info.is_given]
     statuses = [row.status for row in certificates]
     gaps = [row.gap for row in certificates if row.gap is not None]
@@ -1063,7 +1064,7 @@ def _header(
         real_seconds=() if real is None else tuple(end - start for start, end in real.steps),
         bubble_fraction=None if timeline is None else timeline.bubble_fraction,
         notes=tuple(filter(None, (idle_text(plan), padded_text(plan)))),
-        weights=sum(prod(shape) for shape, _ in weights),
+        weights=_weights(tensors),
         state_bytes=sum(prod(info.shape) * item_bytes(info.dtype) for info in state),
         solver=_worst(statuses) if len(statuses) == len(plan.stages) else None,
         gap=max(gaps, default=None),
@@ -1084,9 +1085,11 @@ def _micro_batches(found: Exactness) -> MicroBatches:
     return MicroBatches(found.exact, sums, joins, scales, repeats, lines(found.estimates))
 
 
-def _weights(tensors: Tensors) -> list[tuple[tuple[int, ...], str]]:
-    forms = zip(tensors.kinds, tensors.form, strict=True)
-    return [tensors.forms[form][:2] for kind, form in forms if kind == "weight"]
+def _weights(tensors: Tensors) -> int:
+    """Numbers in the model's weights; one that several meshes read counts once."""
+    rows = zip(tensors.names, tensors.kinds, tensors.form, strict=True)
+    shapes = {name: tensors.forms[form][0] for name, kind, form in rows if kind == "weight"}
+    return sum(map(prod, shapes.values()))
 
 
 def _worst(statuses: Sequence[str]) -> str | None:

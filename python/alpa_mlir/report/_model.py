@@ -166,7 +166,8 @@ class Tensors:
 
     Attributes:
         forms: (shape, dtype, sharding, bytes of the whole, bytes on a device), each once.
-        names, kinds: of each tensor; kinds are `weight`, `state` (read by updates only), `batch`,
+        names, kinds: of each tensor; kinds are `weight`, `state` (read by updates only),
+            `prepared` (made of a weight once a step, for all micro-batches), `batch`,
             `activation` (kept for the backward pass, or for another stage), `gradient`, `result`.
         form, mesh, stages: number of the form, the mesh, and the stages that use it.
     """

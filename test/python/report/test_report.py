@@ -124,6 +124,36 @@ def test_a_batch_that_a_plan_has_twice_is_no_weight():
     assert data.figures.rows == 8
 
 
+def test_weights_are_counted_once_and_through_what_is_made_of_them():
+    """In bfloat16, which is made once a step of float32; the first is also the last."""
+    sizes = {"emb": (512, 256), "up": (256, 1024), "down": (1024, 256)}
+    w = {name: np.ones(size, np.float32) for name, size in sizes.items()}
+
+    def step(w, m, x):
+        def loss(w):
+            w = jax.tree.map(lambda v: v.astype(jnp.bfloat16), w)
+            h = jnp.tanh(x.astype(jnp.bfloat16) @ w["emb"])
+            h = jnp.tanh(h @ w["up"]) @ w["down"]
+            return jnp.mean((h @ w["emb"].T).astype(jnp.float32) ** 2)
+
+        m = jax.tree.map(lambda a, g: 0.9 * a + g, m, jax.grad(loss)(w))
+        return jax.tree.map(lambda p, g: p - g, w, m), m
+
+    for submeshes in ([(1, 4)], [(1, 2), (1, 2)]):
+        method = PipeshardParallel(
+            submeshes=submeshes, layers=2, num_micro_batches=4, prepare_weights="converted"
+        )
+        parallel = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method)
+        plan = parallel.plan(w, w, np.ones((16, 512), np.float32)).plan
+        assert all("prepare" in stage.functions for stage in plan.stages)
+        found = collect(plan)
+        assert found.header.weights == sum(map(prod, sizes.values()))
+        rows = zip(found.tensors.names, found.tensors.kinds, strict=True)
+        kinds = {name.split("[")[0]: kind for name, kind in rows}
+        assert (kinds["w"], kinds["m"]) == ("weight", "state")
+        assert kinds["stage 0 prepare: result 0"] == "prepared"
+
+
 def test_each_op_is_in_its_layer(planned, data):
     """Those of the forward pass, with shapes and the names of weights."""
     layers = [layer for group in data.layers for layer in group.layers]

@@ -1,6 +1,6 @@
 // Every tensor that the programs keep or hand on, searchable; repeated layers as one row.
 
-const KINDS = { weight: "weight", state: "optimizer state", batch: "batch", activation: "activation", gradient: "gradient", update: "update value", result: "result" };
+const KINDS = { weight: "weight", state: "optimizer state", prepared: "prepared weight", batch: "batch", activation: "activation", gradient: "gradient", update: "update value", result: "result" };
 
 function tensorRows() {
   const t = data.tensors;
