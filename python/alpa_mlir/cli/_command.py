@@ -66,6 +66,20 @@ def progress(options: argparse.Namespace, title: str, unit: str = "program") -> 
     return progress_bar(title, unit)
 
 
+@contextmanager
+def importing(options: argparse.Namespace) -> Generator[None, None, None]:
+    """Say on a terminal that the block imports JAX, which takes seconds before any bar is there."""
+    text = "importing JAX"
+    if options.quiet or not sys.stderr.isatty():
+        yield
+        return
+    print(text, end="\r", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print(" " * len(text), end="\r", file=sys.stderr, flush=True)
+
+
 def interruptible(work: Callable[[], Result]) -> Result:
     """Do long work of the compiler so that Ctrl-C ends it at once.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from alpa_mlir.cli._command import (
     add_virtual_devices,
     did_you_mean,
+    importing,
     interruptible,
     numbers,
     progress,
@@ -178,7 +180,9 @@ def trace_source(options: argparse.Namespace) -> tuple[TracedStep, EntryPoint | 
     """
     name: str = options.source
     check_inputs(options)
-    use_devices(options)
+    with importing(options):
+        use_devices(options)
+        importlib.import_module("alpa_mlir.api")
     cluster = None if options.cluster is None else cluster_of(options.cluster)
     if name.endswith(FILES):
         return _read_file(options, cluster), None

@@ -204,7 +204,8 @@ def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> An
     if not report.rows:
         text = f"{options.checkpoint} has step {report.first} already; nothing was left to do"
     else:
-        text = report.as_text()
+        resumed = f"went on from the checkpoint of step {report.first} in {options.checkpoint}"
+        text = f"{resumed}\n{report.as_text()}" if report.first else report.as_text()
     fields = {
         "name": source.plan.name,
         "num_devices": sum(len(mesh.devices) for mesh in source.plan.meshes),

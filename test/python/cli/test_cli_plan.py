@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import textwrap
 
 import alpa_mlir
@@ -157,6 +158,18 @@ def test_output_that_exists_is_kept(files, capsys):
     assert stopped.value.code == 2
     assert "exists; name another, or give --force" in capsys.readouterr().err
     assert (files / "plan" / "plan.json").read_bytes() == before
+
+
+def test_a_terminal_says_from_the_beginning_what_is_done(files, capsys, monkeypatch):
+    words = ["plan", f"{files}/model.py", "--cluster", "cpu-test", "--method", "shard"]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli.main(words) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("importing JAX\r")
+    assert err.index("importing JAX") < err.index("tracing") < err.index("planning")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli.main([*words, "-q"]) == 0
+    assert not capsys.readouterr().err
 
 
 def test_force_writes_over_plans_and_files_alone(files, tmp_path, capsys):

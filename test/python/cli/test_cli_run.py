@@ -160,6 +160,9 @@ def test_a_checkpointed_run_goes_on(folder, tmp_path, capsys):
     assert alpa_mlir.latest_checkpoint(tmp_path / "run") == 7
     assert cli.main(["run", *map(str, words), "--steps", "7", "-q"]) == 0
     assert "nothing was left to do" in capsys.readouterr().out
+    assert cli.main(["run", *map(str, words), "--steps", "8", "-q"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"went on from the checkpoint of step 7 in {tmp_path / 'run'}\nstep 7: ")
 
 
 def test_a_step_without_gradients(folder, capsys):
