@@ -191,6 +191,13 @@ def positive(text: str) -> float:
     return value
 
 
+def fraction(text: str) -> float:
+    """A number above 0, of at most 1."""
+    if positive(text) > 1:
+        raise argparse.ArgumentTypeError(f"{text} is above 1")
+    return float(text)
+
+
 def count(text: str) -> int:
     """A whole number of at least 1."""
     return _whole(text, 1)

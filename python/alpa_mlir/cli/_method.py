@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import fields as all_fields
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.cli._command import count, number, positive
+from alpa_mlir.cli._command import count, fraction, number, positive
 from alpa_mlir.errors import MethodError
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
     )
     add(
         "--memory-fraction",
-        type=positive,
+        type=fraction,
         metavar="PART",
         help="part of a device's memory that a plan may use (default: 0.9)",
     )
@@ -312,8 +313,13 @@ def _counts(text: str) -> Any:
 
 
 def _remat(text: str) -> Any:
-    if text in ("none", "all", "auto"):
+    words = ("none", "all", "auto")
+    if text in words:
         return text
+    if not text[:1].isdecimal():
+        near = get_close_matches(text, words, 1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise argparse.ArgumentTypeError(f"{text!r} is none of none, all, auto, or numbers{meant}")
     return tuple(number(item) for item in text.split(","))
 
 

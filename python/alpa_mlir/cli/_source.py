@@ -321,10 +321,13 @@ def cluster_text(name: str) -> str:
     except ClusterFileError as error:
         if Path(name).exists():
             raise
+        preset = name.partition(":")[0]
+        if preset in cluster_presets():
+            raise
         if Path(name).suffix in (".yaml", ".yml"):
             fix = _file_hint(Path(name))
         else:
-            fix = did_you_mean([name.partition(":")[0]], cluster_presets())
+            fix = did_you_mean([preset], cluster_presets())
         if not fix:
             raise
         raise ClusterFileError(error.what, where=error.where, fix=fix) from None

@@ -142,6 +142,8 @@ def test_every_option_reaches_its_method():
         (["--layer-ranges", "a-3"], "'a' is no whole number"),
         (["--set", "layers"], "'layers' is not NAME=VALUE"),
         (["--memory-fraction", "-1"], "-1 is not a positive number"),
+        (["--memory-fraction", "1.5"], "1.5 is above 1"),
+        (["--remat", "al"], "'al' is none of none, all, auto, or numbers; did you mean all?"),
     ],
 )
 def test_wrong_options_are_usage(words, message, files, capsys):
