@@ -329,6 +329,14 @@ double analysis::timesComputed(Operation *op) {
          static_cast<double>(loop.count == 0 ? 1 : rows);
 }
 
+/// Whether every result combines all elements up to its own, or from it on: XLA goes through these
+/// once (its ReduceWindowRewriter), as a running sum needs.
+static bool isCumulative(stablehlo::ReduceWindowOp op, size_t dim) {
+  int64_t size = shapeOf(op.getInputs().front())[dim];
+  return size > 1 && op.getWindowDimensions()[dim] == size &&
+         shapeOf(op->getResult(0))[dim] == size;
+}
+
 double analysis::getFlops(Operation *op) {
   llvm::StringRef name = op->getName().getStringRef();
   if (name == "stablehlo.while")
@@ -408,9 +416,9 @@ double analysis::getFlops(Operation *op) {
     return numElements(op->getOperand(0)) * std::log2(2 + numElements(op->getOperand(0)));
   if (name == "stablehlo.fft")
     return 5 * numElements(op->getOperand(0)) * std::log2(2 + numElements(op->getOperand(0)));
-  if (name == "stablehlo.reduce_window")
-    if (auto window = op->getAttrOfType<DenseI64ArrayAttr>("window_dimensions"))
-      for (int64_t size : window.asArrayRef())
+  if (auto window = llvm::dyn_cast<stablehlo::ReduceWindowOp>(op))
+    for (auto [dim, size] : llvm::enumerate(window.getWindowDimensions()))
+      if (!isCumulative(window, dim))
         results *= static_cast<double>(size);
   return results;
 }

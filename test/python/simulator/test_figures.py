@@ -239,6 +239,23 @@ def test_frozen_weights_are_not_differentiated():
     assert figures.hardware_flops > figures.model_flops + 0.9 * (layers - 1) * product
 
 
+@pytest.mark.parametrize("scan", [jnp.cumsum, lambda x, axis: jnp.cumsum(x[:, ::-1], axis)])
+def test_running_sums_go_through_a_sequence_once(scan):
+    rows, tokens, width = 8, 1024, 64
+
+    def step(w, x):
+        def loss(w):
+            return jnp.mean(scan(x @ w, axis=1) ** 2)
+
+        return w - 0.1 * jax.grad(loss)(w)
+
+    x, w = float_shapes((rows, tokens, width), (width, width))
+    method = ShardParallel(method="data-parallel")
+    plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method, cache=False).plan(w, x)
+    product = 2 * rows * tokens * width * width
+    assert figures_of(plan.plan).model_flops == pytest.approx(2 * product, rel=0.15)
+
+
 def test_prices_count_idle_devices_and_rows():
     plan = planned_mlp(ShardParallel(mesh_shape=(1, 4), method="data-parallel"))
     figures = figures_of(plan, price=2.0)
