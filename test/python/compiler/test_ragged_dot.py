@@ -78,7 +78,8 @@ def test_groups_are_split(case, method):
         experts = [spec for name, spec in specs.items() if "up" in name or "down" in name]
         assert len(experts) == 4
         assert all(spec == (("x", "y"), (), ()) for spec in experts), specs
-    assert ("stablehlo.while" in text) == (case == "many")
+    # A device with the rows of one group needs no loop.
+    assert ("stablehlo.while" in text) == (case == "many" and method != "by name")
     assert "stablehlo.sort" not in text
     assert_equal_update(split(state, batch), jax.jit(step)(state, batch), state)
 
