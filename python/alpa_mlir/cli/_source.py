@@ -231,7 +231,7 @@ def check_plan(name: str) -> None:
         raise PlanFormatError(
             f"cannot read the plan: {missing}",
             where=name,
-            fix=_meant(Path(name)) or "give a folder that Plan.save wrote",
+            fix=_file_hint(Path(name)) or "give a folder that Plan.save wrote",
         )
 
 
