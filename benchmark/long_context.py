@@ -5,8 +5,9 @@
     python benchmark/long_context.py --tokens 131072 --devices 64 --packed 64
     python benchmark/long_context.py --tokens 131072 --devices 64 --window 4096
 
-A batch holds `--batch-tokens` tokens, at least one sequence. `tokens shared` says that keys and
-values go round the devices, or to those whose windows hold them. `--packed` sequences of any
+A batch holds `--batch-tokens` tokens, at least one sequence. `keys round` says that keys and
+values go round the devices, or to those whose windows hold them, `keys gathered` (of how many of
+the calls) that all devices that share tokens get them at once. `--packed` sequences of any
 lengths lie in each example; what their masks spare is not counted. Run it where fewer devices are
 than it plans for: a process with as many has its steps lowered for them, and CPUs have no fused
 attention.
@@ -16,9 +17,11 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import alpa_mlir
-from alpa_mlir import AlpaError, AutoParallel
+from alpa_mlir import AlpaError, AutoParallel, Plan
 from alpa_runtime.plan.strategy import strategy_text
 from published_models import Transformer
 
@@ -41,6 +44,18 @@ def llama_8b(tokens: int, layers: int, window: int, packed: int) -> Transformer:
     )
 
 
+def way_of_keys(plan: Plan) -> str:
+    calls: list[str] = []
+    for stage in range(len(plan.stages)):
+        explanation: Mapping[str, Any] = plan.explanation(stage) or {"ops": []}
+        calls += [op["specs"] for op in explanation["ops"] if "fmha" in op.get("target", "")]
+    gathered = sum(specs.endswith("keys gathered") for specs in calls)
+    if gathered:
+        return f", keys gathered ({gathered} of {len(calls)})"
+    shared = any("collective_permute" in text for text in plan.modules.values())
+    return ", keys round" if shared else ""
+
+
 def row(tokens: int, devices: int, options: argparse.Namespace) -> str:
     model = llama_8b(tokens, options.layers, options.window, options.packed)
     rows = max(1, options.batch_tokens // tokens)
@@ -57,10 +72,9 @@ def row(tokens: int, devices: int, options: argparse.Namespace) -> str:
     seconds = plan.predicted["step_seconds"]
     peak = max(stage.predicted["peak_bytes"] for stage in plan.stages)
     rate = rows * tokens / seconds / devices
-    shared = any("collective_permute" in text for text in plan.modules.values())
     return (
         f"{words} {seconds:>9.3f} s {rate:>8.0f} tokens/s a device {peak / 2**30:>6.1f} GiB  "
-        f"{strategy_text(plan)}{', tokens shared' if shared else ''}"
+        f"{strategy_text(plan)}{way_of_keys(plan)}"
         f"  (planned in {time.perf_counter() - start:.1f} s)"
     )
 

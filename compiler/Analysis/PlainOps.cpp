@@ -37,6 +37,31 @@ Value PlainOps::reduce(Value value, ArrayRef<int64_t> over, Reducer reducer) {
   return made->getResult(0);
 }
 
+/// `start` for the dimension, zeros for others.
+static SmallVector<Value> startsAt(PlainOps &ops, Value value, int64_t dim, Value start) {
+  Value zero = hlo::ConstantOp::create(
+      ops.builder, ops.loc,
+      cast<ElementsAttr>(splatOf(0, cast<RankedTensorType>(start.getType()))));
+  SmallVector<Value> starts(PlainOps::typeOf(value).getRank(), zero);
+  starts[dim] = start;
+  return starts;
+}
+
+Value PlainOps::dynamicSlice(Value value, int64_t dim, Value start, int64_t size) {
+  Shape shape(typeOf(value).getShape());
+  shape[dim] = size;
+  SmallVector<Value> operands = startsAt(*this, value, dim, start);
+  operands.insert(operands.begin(), value);
+  return make("stablehlo.dynamic_slice", operands, typeOf(value).clone(shape),
+              dims("slice_sizes", shape));
+}
+
+Value PlainOps::updateSlice(Value whole, Value part, int64_t dim, Value start) {
+  SmallVector<Value> operands = startsAt(*this, whole, dim, start);
+  operands.insert(operands.begin(), {whole, part});
+  return make("stablehlo.dynamic_update_slice", operands, whole.getType());
+}
+
 /// The first `batching` dimensions of both sides are batches.
 Value PlainOps::dot(Value lhs, Value rhs, int64_t batching, ArrayRef<int64_t> lhsContracting,
                     ArrayRef<int64_t> rhsContracting) {

@@ -67,6 +67,9 @@ public:
   mlir::Value select(mlir::Value predicate, mlir::Value yes, mlir::Value no) {
     return make("stablehlo.select", {predicate, yes, no}, yes.getType());
   }
+  /// `size` elements of a dimension from `start` on, a scalar; and the whole with such a part.
+  mlir::Value dynamicSlice(mlir::Value value, int64_t dim, mlir::Value start, int64_t size);
+  mlir::Value updateSlice(mlir::Value whole, mlir::Value part, int64_t dim, mlir::Value start);
   mlir::Value reduce(mlir::Value value, llvm::ArrayRef<int64_t> over, Reducer reducer);
   mlir::Value dot(mlir::Value lhs, mlir::Value rhs, int64_t batching,
                   llvm::ArrayRef<int64_t> lhsContracting, llvm::ArrayRef<int64_t> rhsContracting);

@@ -440,7 +440,7 @@ private:
     return analysis::PlainOps(builder, terms.getLoc()).reduce(terms, {0}, analysis::Reducer::Sum);
   }
 
-  /// Keys and values go round the devices that share the tokens.
+  /// Keys and values go round the devices that share the tokens, or are gathered.
   FailureOr<bool> exportRing(const analysis::AttentionCall &call, const spmd::OpSplit &split,
                              MeshAttr mesh, Annotations &annotations,
                              llvm::DenseMap<Value, ShardingAttr> &known) {
@@ -474,6 +474,7 @@ private:
                            stablehlo::ChannelHandleAttr::get(inner.getContext(), ++numChannels, 1));
         return inner.create(state)->getResult(0);
       };
+      spmd::setGathers(ring, inner, axes, mesh.getShape(), [&] { return ++numChannels; });
       return spmd::writeRing(inner, call, parts.drop_back(), types, ring);
     };
     return exportManually(op, operands, split.results, mesh, annotations, known, inputs, body);

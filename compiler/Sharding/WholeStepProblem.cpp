@@ -127,6 +127,8 @@ void sharding::annotateMain(const WholeStepProblem &stage, const IntraOpResult &
                          ? Attribute(ShardingAttr::get(context, held ? *held : ShardingSpec()))
                          : Attribute(ShardingAttr::get(context, it->second)));
     }
+    if (result.gatherKeys.contains(&op))
+      op.setAttr(attr::gathersKeys, builder.getUnitAttr());
     if (isMoved)
       op.setAttr(attr::useShardings, builder.getArrayAttr(uses));
     if (Attribute captured = captureShardings(&op, result.useSpecs, attrOf))

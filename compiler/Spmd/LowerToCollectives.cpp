@@ -882,6 +882,10 @@ SmallVector<Value> OpLowering::ringAttention(const analysis::AttentionCall &call
   ring.send = [&](Value value, const Ring::Pairs &places) {
     return devices.permute(value, ringPairs(places, axes, devices.getMeshShape()));
   };
+  setGathers(ring, builder, axes, devices.getMeshShape(), [&]() -> std::optional<int64_t> {
+    ++devices.numCollectives;
+    return std::nullopt;
+  });
   SmallVector<Type> types;
   for (unsigned result = 0; result < op->getNumResults(); ++result)
     types.push_back(unreducedType(result));

@@ -53,6 +53,55 @@ DenseIntElementsAttr spmd::sourceTargetPairs(const Ring::Pairs &pairs, Builder &
   return DenseIntElementsAttr::get(type, flat);
 }
 
+void spmd::setGathers(Ring &ring, OpBuilder &builder, ArrayRef<unsigned> axes,
+                      ArrayRef<int64_t> meshShape,
+                      std::function<std::optional<int64_t>()> channel) {
+  Ring::Pairs all;
+  for (int64_t place = 0; place < ring.count; ++place)
+    all.push_back({place, place});
+  SmallVector<int64_t> members =
+      llvm::to_vector(llvm::make_first_range(ringPairs(all, axes, meshShape)));
+  int64_t rings = static_cast<int64_t>(members.size()) / ring.count;
+  auto groups = DenseIntElementsAttr::get(
+      RankedTensorType::get({rings, ring.count}, builder.getI64Type()), members);
+  int64_t count = ring.count;
+  auto make = [&builder, groups, channel](StringRef name, StringRef dimName, Value value,
+                                          int64_t dim, int64_t size) {
+    auto type = cast<RankedTensorType>(value.getType());
+    SmallVector<int64_t> shape(type.getShape());
+    shape[dim] = size;
+    OperationState state(value.getLoc(), name, value, type.clone(shape));
+    state.addAttribute(dimName, builder.getI64IntegerAttr(dim));
+    state.addAttribute("replica_groups", groups);
+    if (std::optional<int64_t> number = channel()) {
+      state.addAttribute("channel_handle",
+                         hlo::ChannelHandleAttr::get(builder.getContext(), *number, 1));
+      state.addAttribute("use_global_device_ids", builder.getUnitAttr());
+    }
+    return state;
+  };
+  ring.gather = [&builder, make, count](Value value, int64_t dim) {
+    int64_t size = cast<RankedTensorType>(value.getType()).getDimSize(dim) * count;
+    return builder
+        .create(make(hlo::AllGatherOp::getOperationName(), "all_gather_dim", value, dim, size))
+        ->getResult(0);
+  };
+  ring.scatterSum = [&builder, make, count](Value value, int64_t dim) {
+    int64_t size = cast<RankedTensorType>(value.getType()).getDimSize(dim) / count;
+    OperationState state =
+        make(hlo::ReduceScatterOp::getOperationName(), "scatter_dimension", value, dim, size);
+    Location loc = value.getLoc();
+    auto type = RankedTensorType::get({}, cast<RankedTensorType>(value.getType()).getElementType());
+    state.addRegion()->emplaceBlock().addArguments({type, type}, {loc, loc});
+    Operation *made = builder.create(state);
+    OpBuilder body = OpBuilder::atBlockEnd(&made->getRegion(0).front());
+    ValueRange terms = made->getRegion(0).getArguments();
+    Value sum = PlainOps(body, loc).binary("stablehlo.add", terms[0], terms[1]);
+    hlo::ReturnOp::create(body, loc, sum);
+    return made->getResult(0);
+  };
+}
+
 namespace {
 
 /// Tokens that lie one behind another, the first at a place of the sequence.
@@ -86,6 +135,8 @@ public:
 
   SmallVector<Value> forward(ValueRange parts, TypeRange types);
   SmallVector<Value> backward(ValueRange parts, TypeRange types);
+  SmallVector<Value> forwardGathered(ValueRange parts, TypeRange types);
+  SmallVector<Value> backwardGathered(ValueRange parts, TypeRange types);
   SmallVector<Value> forwardOfWindow(ValueRange parts, TypeRange types);
   SmallVector<Value> backwardOfWindow(ValueRange parts, TypeRange types);
 
@@ -125,7 +176,7 @@ private:
   /// The value in the midst of others that are all `otherwise`, `before` and `behind` it.
   Value padded(Value value, int64_t dim, int64_t before, int64_t behind, double otherwise = 0);
   Value joined(Value first, Value second, int64_t dim);
-  Rows lateHalf(const Rows &rows);
+  Rows halfOf(const Rows &rows, bool isLate);
   Columns earlyHalf(const Columns &columns);
   /// The value on the next device of the ring.
   Value next(Value value);
@@ -150,6 +201,8 @@ private:
            : call.queryLengths >= 0 && operand >= call.queryLengths ? -1
                                                                     : dim;
   }
+  /// Of operands, and of results backward.
+  static bool isOfKeys(size_t index) { return index == 1 || index == 2; }
   /// The queries of the device.
   Rows begin(ValueRange given, TypeRange types);
 
@@ -202,6 +255,12 @@ private:
   Values merged(ValueRange known, Values found);
   Values finishedGradients(Values gradients);
 
+  /// Of all keys, where they are gathered, those of some tokens.
+  Columns columnsAt(const Run &run);
+  /// What one kernel finds of a half's queries and the keys before them, which are among the first
+  /// `size` ones.
+  Values attendBefore(const Rows &rows, int64_t size);
+
   /// Of the keys before a device's own, `columns` from `start` on, and its first `rows` queries.
   struct Piece {
     int64_t rows, start, columns;
@@ -248,6 +307,8 @@ private:
 } // namespace
 
 Value RingWriter::slice(Value value, int64_t dim, int64_t start, int64_t size) {
+  if (size == typeOf(value).getDimSize(dim))
+    return value;
   RankedTensorType type = resized(value.getType(), dim, size);
   SmallVector<int64_t> starts(type.getRank(), 0), ends(type.getShape()), ones(type.getRank(), 1);
   starts[dim] = start;
@@ -267,10 +328,11 @@ Value RingWriter::padded(Value value, int64_t dim, int64_t before, int64_t behin
   return behind > 0 ? joined(value, others(behind), dim) : value;
 }
 
-Rows RingWriter::lateHalf(const Rows &rows) {
-  auto late = [&](Value value, int64_t dim) { return value ? half(value, dim, true) : value; };
-  return {late(rows.query, dim),  late(rows.statistics, 2), late(rows.gradient, dim),
-          late(rows.output, dim), late(rows.bias, 2),       {rows.tokens.back()}};
+Rows RingWriter::halfOf(const Rows &rows, bool isLate) {
+  auto part = [&](Value value, int64_t dim) { return value ? half(value, dim, isLate) : value; };
+  return {part(rows.query, dim),    part(rows.statistics, 2),
+          part(rows.gradient, dim), part(rows.output, dim),
+          part(rows.bias, 2),       {isLate ? rows.tokens.back() : rows.tokens.front()}};
 }
 
 Columns RingWriter::earlyHalf(const Columns &columns) {
@@ -334,10 +396,11 @@ Tokens RingWriter::tokensIn(Value step, int64_t count) {
 Rows RingWriter::begin(ValueRange given, TypeRange types) {
   locals.assign(types.begin(), types.end());
   parts = llvm::to_vector(given);
-  if (call.isBalanced())
-    for (auto [index, each] : llvm::enumerate(parts))
-      if (int64_t tokens = tokenDimOf(static_cast<int>(index)); tokens >= 0)
-        each = balanced(each, tokens, false);
+  for (auto [index, each] : llvm::enumerate(parts))
+    if (call.gathersKeys() && isOfKeys(index))
+      each = ring.gather(each, dim);
+    else if (int64_t tokens = tokenDimOf(static_cast<int>(index)); call.isBalanced() && tokens >= 0)
+      each = balanced(each, tokens, false);
   auto part = [&](int operand) { return operand < 0 ? Value() : parts[operand]; };
   return {parts[0],
           part(call.statistics),
@@ -361,10 +424,7 @@ Value RingWriter::lengthsIn(int operand, const Tokens &tokens) {
 Value RingWriter::biasOf(const Rows &rows, const Columns &columns) {
   Value found;
   for (const Run &run : columns.tokens) {
-    RankedTensorType type = resized(rows.bias.getType(), 3, run.size);
-    Value zero = number(0);
-    Value part = ops().make("stablehlo.dynamic_slice", {rows.bias, zero, zero, zero, run.start},
-                            type, ops().dims("slice_sizes", type.getShape()));
+    Value part = ops().dynamicSlice(rows.bias, 3, run.start, run.size);
     found = found ? joined(found, part, 3) : part;
   }
   return found;
@@ -401,11 +461,9 @@ Value RingWriter::rowsSeen(const Rows &rows, const Columns &columns, bool isCaus
   };
   if (rows.count)
     seen = both(seen, isFirst(rows.count));
-  else if (columns.count)
-    return seen;
-  else if (call.segments > 1)
+  else if (call.segments > 1 && !columns.count)
     seen = ops().broadcast(tokensInSequences(rows.tokens), shape, {0, 2});
-  else if (call.queryLengths >= 0)
+  else if (call.queryLengths >= 0 && !columns.count)
     seen = both(seen, isFirst(lengthsIn(call.queryLengths, rows.tokens)));
   if (call.bias < 0)
     return seen;
@@ -414,12 +472,13 @@ Value RingWriter::rowsSeen(const Rows &rows, const Columns &columns, bool isCaus
   SmallVector<int64_t> wide(typeOf(bias).getShape());
   if (isCausal)
     visible = compare(hlo::ComparisonDirection::GE, index(wide, 2), index(wide, 3));
-  if (call.keyLengths >= 0) {
+  if (call.keyLengths >= 0 || columns.count) {
     wide[0] = shape[0];
     bias = ops().broadcast(bias, wide, {0, 1, 2, 3});
     if (visible)
       visible = ops().broadcast(visible, wide, {0, 1, 2, 3});
-    Value within = ops().broadcast(lengthsIn(call.keyLengths, columns.tokens), wide, {0});
+    Value within = ops().broadcast(
+        columns.count ? columns.count : lengthsIn(call.keyLengths, columns.tokens), wide, {0});
     visible = both(visible, compare(hlo::ComparisonDirection::LT, index(wide, 3), within));
   }
   if (visible)
@@ -502,6 +561,8 @@ SmallVector<Value> RingWriter::attend(const Rows &rows, const Columns &columns, 
     return attendSequence(rows, columns);
   Values found = kernel(rows, columns, isCausal);
   auto keep = [&](Value &value, Value isKept, ArrayRef<int64_t> dims, double otherwise) {
+    // The gradient of a bias for all examples, which are all alike here.
+    isKept = slice(isKept, 0, 0, typeOf(value).getDimSize(0));
     isKept = ops().broadcast(isKept, typeOf(value).getShape(), dims);
     value = select(isKept, value, filled(typeOf(value), otherwise));
   };
@@ -527,6 +588,10 @@ SmallVector<Value> RingWriter::attend(const Rows &rows, const Columns &columns, 
   keepTokens(found[0], rows.count);
   keepTokens(found[1], columns.count);
   keepTokens(found[2], columns.count);
+  if (found.size() > 3)
+    for (auto [dim, count] : {std::pair(2, rows.count), {3, columns.count}})
+      if (count)
+        keep(found[3], firstOf(count, typeOf(found[3]).getDimSize(dim)), {0, dim}, 0);
   return found;
 }
 
@@ -721,7 +786,7 @@ SmallVector<Value> RingWriter::outputOf(Value step, const Rows &rows, const Colu
   return earlierOrLater(
       step, [&] { return attend(rows, earlyHalf(columns), false); },
       [&] {
-        Values found = attend(lateHalf(rows), columns, false);
+        Values found = attend(halfOf(rows, true), columns, false);
         int64_t early = typeOf(found[0]).getDimSize(2);
         return Values{padded(found[0], 2, early, 0), padded(found[1], 2, early, 0, kNothing)};
       });
@@ -772,7 +837,7 @@ SmallVector<Value> RingWriter::gradientsOf(Value step, const Rows &rows, const C
         return found;
       },
       [&] {
-        Values found = attend(lateHalf(rows), columns, false);
+        Values found = attend(halfOf(rows, true), columns, false);
         for (int index : {0, 3})
           if (index < static_cast<int>(found.size()))
             found[index] = beside(found[index], 2, false);
@@ -785,9 +850,7 @@ Value RingWriter::putColumns(Value whole, Value found, const Tokens &columns) {
   for (const Run &run : columns) {
     Value part = slice(found, 3, at, run.size);
     at += run.size;
-    Value zero = number(0);
-    whole = ops().make("stablehlo.dynamic_update_slice", {whole, part, zero, zero, zero, run.start},
-                       whole.getType());
+    whole = ops().updateSlice(whole, part, 3, run.start);
   }
   return whole;
 }
@@ -819,12 +882,104 @@ SmallVector<Value> RingWriter::backward(ValueRange given, TypeRange types) {
 }
 
 SmallVector<Value> RingWriter::finishedGradients(Values gradients) {
-  for (auto [each, type] : llvm::zip(gradients, locals)) {
-    each = convert(each, cast<RankedTensorType>(type).getElementType());
-    if (call.isBalanced())
+  for (auto [index, each] : llvm::enumerate(gradients)) {
+    each = convert(each, cast<RankedTensorType>(locals[index]).getElementType());
+    if (call.isBalanced() && !(call.gathersKeys() && isOfKeys(index)))
       each = balanced(each, 2, true);
   }
   return gradients;
+}
+
+Columns RingWriter::columnsAt(const Run &run) {
+  auto part = [&](Value value) { return ops().dynamicSlice(value, dim, run.start, run.size); };
+  return {part(parts[1]), part(parts[2]), {run}};
+}
+
+/// Of packed sequences those that count are the last ones before the rows, so columns end there,
+/// with nothing in front of the first token.
+SmallVector<Value> RingWriter::attendBefore(const Rows &rows, int64_t size) {
+  const Run &run = rows.tokens.front();
+  if (call.segments > 1) {
+    auto ending = [&](Value value) {
+      Value behind = padded(slice(value, dim, 0, size), dim, size, 0);
+      return ops().dynamicSlice(behind, dim, run.start, size);
+    };
+    Run before{binary("stablehlo.subtract", run.start, number(size)), size};
+    Values found = attend(rows, {ending(parts[1]), ending(parts[2]), {before}}, false);
+    if (call.isBackward)
+      for (Value &each : MutableArrayRef(found).slice(1, 2))
+        each = slice(
+            ops().updateSlice(filled(resized(each.getType(), 2, 2 * size), 0), each, 2, run.start),
+            2, size, size);
+    return found;
+  }
+  Columns columns{
+      slice(parts[1], dim, 0, size), slice(parts[2], dim, 0, size), {{number(0), size}}};
+  Rows seeing = rows;
+  Value none = ofExamples(number(0));
+  auto isSome = [&](Value count) { return compare(hlo::ComparisonDirection::GT, count, none); };
+  columns.count = ofExamples(run.start);
+  if (call.queryLengths >= 0) {
+    Value lengths = convert(parts[call.keyLengths], builder.getI32Type());
+    columns.count = binary("stablehlo.minimum", columns.count, lengths);
+    seeing.count = lengthsIn(call.queryLengths, rows.tokens);
+    columns.exist = isSome(seeing.count);
+  }
+  columns.exist = both(columns.exist, isSome(columns.count));
+  return attend(seeing, columns, false);
+}
+
+SmallVector<Value> RingWriter::forwardGathered(ValueRange given, TypeRange types) {
+  Rows rows = begin(given, types);
+  if (!call.isBalanced()) {
+    Values found = attend(rows, {parts[1], parts[2], {{number(0), call.tokens}}}, false);
+    return mayLackKeys() ? finished(begun(found)) : found;
+  }
+  Values sums;
+  for (bool isLate : {false, true}) {
+    Rows half = halfOf(rows, isLate);
+    Values own = begun(attend(half, columnsAt(half.tokens.front()), true));
+    Values found = merged(own, attendBefore(half, call.tokens));
+    if (!isLate)
+      sums = found;
+    else
+      for (auto [sum, late] : llvm::zip_equal(sums, found))
+        sum = joined(sum, late, 2);
+  }
+  return finished(sums);
+}
+
+SmallVector<Value> RingWriter::backwardGathered(ValueRange given, TypeRange types) {
+  Rows rows = begin(given, types);
+  Values gradients;
+  if (!call.isBalanced())
+    gradients = attend(rows, {parts[1], parts[2], {{number(0), call.tokens}}}, false);
+  for (bool isLate : {true, false}) {
+    if (!call.isBalanced())
+      break;
+    Rows half = halfOf(rows, isLate);
+    const Run &run = half.tokens.front();
+    Values own = attend(half, columnsAt(run), true);
+    // Before the early half is less than half of all.
+    int64_t size = isLate ? call.tokens : call.tokens / 2;
+    Values found = attendBefore(half, size);
+    found[0] = add(found[0], own[0]);
+    for (int index : {1, 2}) {
+      Value sum = padded(found[index], 2, 0, call.tokens - size);
+      sum = isLate ? sum : add(gradients[index], sum);
+      Value part = add(ops().dynamicSlice(sum, 2, run.start, run.size), own[index]);
+      found[index] = ops().updateSlice(sum, part, 2, run.start);
+    }
+    if (found.size() > 3)
+      found[3] = putColumns(padded(found[3], 3, 0, call.tokens - size), own[3], half.tokens);
+    for (int index : {0, 3})
+      if (!isLate && index < static_cast<int>(found.size()))
+        found[index] = joined(found[index], gradients[index], 2);
+    gradients = found;
+  }
+  for (int index : {1, 2})
+    gradients[index] = ring.scatterSum(gradients[index], 2);
+  return finishedGradients(gradients);
 }
 
 /// The keys that queries see on devices before: of w tokens that a window has, the w - 1 in front
@@ -971,11 +1126,15 @@ SmallVector<Value> RingWriter::backwardOfWindow(ValueRange given, TypeRange type
 SmallVector<Value> spmd::writeRing(OpBuilder &builder, const AttentionCall &call, ValueRange parts,
                                    TypeRange types, const Ring &ring) {
   RingWriter writer(builder, call, ring);
-  SmallVector<Value> results = call.hasWindow()
-                                   ? (call.isBackward ? writer.backwardOfWindow(parts, types)
-                                                      : writer.forwardOfWindow(parts, types))
-                               : call.isBackward ? writer.backward(parts, types)
-                                                 : writer.forward(parts, types);
+  SmallVector<Value> results;
+  if (call.gathersKeys())
+    results = call.isBackward ? writer.backwardGathered(parts, types)
+                              : writer.forwardGathered(parts, types);
+  else if (call.hasWindow())
+    results = call.isBackward ? writer.backwardOfWindow(parts, types)
+                              : writer.forwardOfWindow(parts, types);
+  else
+    results = call.isBackward ? writer.backward(parts, types) : writer.forward(parts, types);
   // The workspace of kernels, which nobody reads.
   for (Type type : types.drop_front(results.size()))
     results.push_back(hlo::ConstantOp::create(

@@ -18,6 +18,8 @@ struct Ring {
   mlir::Value place;
   /// Sends a value from places to places of each ring; where nothing arrives, zeros do.
   std::function<mlir::Value(mlir::Value, const Pairs &)> send;
+  /// What all have, one behind the other along a dimension; and a place's part of the sum of that.
+  std::function<mlir::Value(mlir::Value, int64_t dim)> gather, scatterSum;
 };
 
 /// Axes that split the tokens of a call whose queries are held so.
@@ -31,11 +33,18 @@ Ring::Pairs ringPairs(const Ring::Pairs &places, llvm::ArrayRef<unsigned> axes,
 /// The pairs as a permute has them.
 mlir::DenseIntElementsAttr sourceTargetPairs(const Ring::Pairs &pairs, mlir::Builder &builder);
 
+/// Sets how a ring gathers and scatters. `channel` is asked for each collective, for the number of
+/// one between the partitions of one program.
+void setGathers(Ring &ring, mlir::OpBuilder &builder, llvm::ArrayRef<unsigned> axes,
+                llvm::ArrayRef<int64_t> meshShape, std::function<std::optional<int64_t>()> channel);
+
 /// What one device computes of a call, forward or backward, of its own tokens: keys and values go
 /// round the ring, one step beside each kernel (Liu et al., "Ring Attention with Blockwise
 /// Transformers for Near-Infinite Context", 2023). Of causal attention each device takes an
 /// early and a late half of what two devices have, so that all have as much to do. With a sliding
-/// window it gets the keys that it needs from the devices before, all at once.
+/// window it gets the keys that it needs from the devices before, all at once. With
+/// `alpa.gathers_keys` all keys and values come before the first kernel (Llama Team, "The Llama 3
+/// Herd of Models", 2024, section 3.3.2).
 ///
 /// `parts` are the device's operands, `types` those of its results.
 llvm::SmallVector<mlir::Value> writeRing(mlir::OpBuilder &builder,

@@ -130,6 +130,8 @@ LogicalResult AlpaDialect::verifyOperationAttribute(Operation *op, NamedAttribut
                                     : emit() << "expected an op of one result";
   if (name == attr::pinAxes)
     return arePinAxes(emit, value);
+  if (name == attr::gathersKeys && !isa<UnitAttr>(value))
+    return emit() << "expected no value, got " << value;
   if (name == attr::offloaded)
     return areResults(emit, value, op->getNumResults());
   if (name == attr::numMicroBatches)

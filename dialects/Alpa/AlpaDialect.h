@@ -45,6 +45,9 @@ inline constexpr llvm::StringLiteral captureShardings = "alpa.capture_shardings"
 inline constexpr llvm::StringLiteral operandShardings = "alpa.operand_shardings";
 inline constexpr llvm::StringLiteral sharding = "alpa.sharding";
 inline constexpr llvm::StringLiteral summedAs = "alpa.summed_as";
+/// Of fused attention whose tokens are split: devices gather keys and values instead of sending
+/// them round.
+inline constexpr llvm::StringLiteral gathersKeys = "alpa.gathers_keys";
 inline constexpr llvm::StringLiteral kind = "alpa.kind";
 /// Of an argument, or of a function's result: "host" if it lies in its host's memory.
 inline constexpr llvm::StringLiteral memory = "alpa.memory";

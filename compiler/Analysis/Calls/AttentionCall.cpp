@@ -6,6 +6,7 @@
 #include "compiler/Analysis/Calls/CallRule.h"
 #include "compiler/Analysis/Calls/TransformerEngineCall.h"
 #include "compiler/Analysis/RuleBuilder.h"
+#include "dialects/Alpa/AlpaDialect.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"
 
@@ -379,6 +380,10 @@ llvm::StringRef AttentionCall::whyTokensStay() const {
   // It would have terms of examples that are too short for a part.
   bool isShared = biasGradient >= 0 && shape[0] != batch && queryLengths >= 0;
   return isShared ? "lengths together with the gradient of a bias for all examples" : "";
+}
+
+bool AttentionCall::gathersKeys() const {
+  return mayGather() && hlo::CustomCallOp(op)->hasAttr(attr::gathersKeys);
 }
 
 double AttentionCall::flops() const {

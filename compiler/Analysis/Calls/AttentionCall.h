@@ -85,6 +85,13 @@ struct AttentionCall {
   bool mayRing() const { return whyTokensStay().empty(); }
   /// What is against it; empty if nothing is.
   llvm::StringRef whyTokensStay() const;
+  /// Whether they may as well have all keys and values, gathered: of a window that is too much.
+  bool mayGather() const { return mayRing() && !hasWindow(); }
+  /// Whether they do, if they share tokens.
+  bool gathersKeys() const;
+  /// The kernels that each of them calls then: causal, each half of its queries sees its own keys
+  /// and those before.
+  int64_t gatherKernels() const { return isBalanced() ? 4 : 1; }
   /// Whether the window leaves out anything.
   bool hasWindow() const { return window > 0 && window < tokens; }
   /// Whether devices that share tokens take an early and a late half each, to have as much to do.

@@ -221,7 +221,7 @@ std::string Explainer::specsOf(const OpInfo &info, const Strategy &strategy) con
     PackedSpec spec = projection.toSpec(tensor, strategy.axes);
     text += (i ? ", " : "") + textOf(value, i == 0 ? scatteredSpec(spec, strategy) : spec);
   }
-  return text;
+  return strategy.gathersKeys ? text + ", keys gathered" : text;
 }
 
 void Explainer::addTraffic(Collective collective, int axis, int64_t count, double bytes,

@@ -209,9 +209,12 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
   llvm::ArrayRef<unsigned> choices = result.solution.choices;
   std::vector<PackedSpec> specs;
   for (const ValueInfo &info : builder.getValues())
-    specs.push_back(info.sumOf < 0 ? builder.specOf(info, choices)
-                                   : builder.completionOf(info, choices).summed);
+    specs.push_back(info.isScratch   ? PackedSpec()
+                    : info.sumOf < 0 ? builder.specOf(info, choices)
+                                     : builder.completionOf(info, choices).summed);
   for (auto [info, spec] : llvm::zip_equal(builder.getValues(), specs)) {
+    if (info.isScratch)
+      continue;
     if (info.isMoved && info.sumOf < 0)
       if (PackedSpec made = builder.specOf(info.madeNode, info.madeTable, choices); made != spec)
         result.madeSpecs[info.value] = made.unpack(rankOf(info.value), numAxes);
@@ -226,6 +229,10 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
       result.useSpecs[{demand.user, demand.operand}] =
           wanted.unpack(rankOf(builder.getValues()[demand.value].value), numAxes);
   }
+  for (const OpPart &part : builder.getParts())
+    if (part.leads && part.node >= 0 &&
+        builder.getNodes()[part.node].strategies[choices[part.node]].gathersKeys)
+      result.gatherKeys.insert(builder.getOps()[part.op].op);
 }
 
 void IntraOpResult::setSeconds(const std::array<double, kNumPhases> &phases) {

@@ -73,6 +73,8 @@ struct IntraOpResult {
   /// Operands (op, number) that the op wants otherwise than `specs` has them. What a
   /// body uses from outside is numbered on, in the order of ShardingRule::captures.
   llvm::DenseMap<std::pair<mlir::Operation *, unsigned>, ShardingSpec> useSpecs;
+  /// Calls of attention whose strategy has keys and values gathered.
+  llvm::DenseSet<mlir::Operation *> gatherKeys;
   /// For a value that `specs` has as terms of a sum and that the update reads: how
   /// the sum is held when it is taken.
   llvm::DenseMap<mlir::Value, ShardingSpec> sumSpecs;

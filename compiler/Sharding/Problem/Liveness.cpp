@@ -79,7 +79,7 @@ public:
     findPieces();
     findActivationPieces();
     for (unsigned index = 0; index < values.size(); ++index) {
-      if (values[index].kind == ValueKind::Free)
+      if (values[index].kind == ValueKind::Free || values[index].isScratch)
         continue;
       if (values[index].sumOf >= 0)
         addSum(index);
@@ -471,6 +471,12 @@ private:
   void addCopies(const OpInfo &info, int64_t time) {
     if (llvm::isa<GroupedDotOp, GroupedSumOp>(info.op))
       return addSorted(info, time);
+    if (info.scratch >= 0) {
+      LiveItem item{static_cast<unsigned>(info.scratch), Lifetime::Temporary, 1, {time, time + 1}};
+      item.isInner = true;
+      item.fittingBytes = info.scratchFits;
+      return add(item);
+    }
     auto conv = llvm::dyn_cast<stablehlo::ConvolutionOp>(info.op);
     if (!conv || !padsCopy(conv))
       return;

@@ -263,7 +263,7 @@ void ProblemBuilder::findHostActivations() {
   Operation *last = nullptr, *first = nullptr;
   for (unsigned index = 0; index < values.size(); ++index) {
     Value value = values[index].value;
-    if (values[index].isInput || values[index].sumOf >= 0 ||
+    if (values[index].isInput || values[index].isScratch || values[index].sumOf >= 0 ||
         !analysis::isHostActivation(value, [&](Operation *op) { return isInStage(op); }))
       continue;
     hostActivations.push_back({index});
@@ -1086,9 +1086,63 @@ ProblemBuilder::ringOf(const OpInfo &info, const Strategy &strategy) const {
   return {devices, axes};
 }
 
+double ProblemBuilder::localBytes(unsigned value, const analysis::TensorFactors &tensor,
+                                  const RuleProjection &projection,
+                                  const Strategy &strategy) const {
+  PackedSpec spec = projection.toSpec(tensor, strategy.axes);
+  return values[value].bytes / static_cast<double>(spec.numPieces(meshShape));
+}
+
+double ProblemBuilder::localKeys(const OpInfo &info, const RuleProjection &projection,
+                                 const Strategy &strategy) const {
+  return localBytes(info.operands[1], info.rule.operands[1], projection, strategy) +
+         localBytes(info.operands[2], info.rule.operands[2], projection, strategy);
+}
+
+double ProblemBuilder::localKeySums(const OpInfo &info, const RuleProjection &projection,
+                                    const Strategy &strategy) const {
+  double bytes = 0;
+  for (unsigned result : {1u, 2u}) {
+    Value value = values[info.results[result]].value;
+    bytes += localBytes(info.results[result], info.rule.results[result], projection, strategy) *
+             32 / llvm::cast<RankedTensorType>(value.getType()).getElementTypeBitWidth();
+  }
+  return bytes;
+}
+
+/// Of causal attention each half's own keys and those before are put together in float32. Gradients
+/// are those of all keys: two kernels write them, of them one for the first half of the keys alone,
+/// and they are added in float32.
+double ProblemBuilder::gatheredSeconds(const OpInfo &info, const RuleProjection &projection,
+                                       const Strategy &strategy) const {
+  const analysis::AttentionCall &call = *info.attention;
+  LocalWork work = workOf(info, projection, strategy);
+  llvm::StringRef dtype = analysis::getComputeType(info.op);
+  double devices = static_cast<double>(ringOf(info, strategy).first);
+  work.bytes += (devices - 1) * localKeys(info, projection, strategy);
+  double bytes = 0;
+  if (call.isBalanced()) {
+    double elements = static_cast<double>(numElements(values[info.results[0]].value));
+    bytes = 2 * (8 * elements / values[info.results[0]].bytes + 1) *
+            localBytes(info.results[0], info.rule.results[0], projection, strategy);
+  }
+  if (call.isBackward) {
+    double written = (call.isBalanced() ? 1.5 : 1) * devices *
+                     (localBytes(info.results[1], info.rule.results[1], projection, strategy) +
+                      localBytes(info.results[2], info.rule.results[2], projection, strategy));
+    work.bytes += written - written / devices;
+    bytes += written + devices * localKeySums(info, projection, strategy);
+  }
+  double kernels = static_cast<double>(call.gatherKernels());
+  return kernels * model.attentionSeconds(work.flops / kernels, work.bytes / kernels, dtype) +
+         model.computeSeconds(0, bytes, dtype);
+}
+
 /// One kernel, or one for each step of a ring, whose results are put together in float32.
 double ProblemBuilder::attentionSeconds(const OpInfo &info, const RuleProjection &projection,
                                         const Strategy &strategy) const {
+  if (strategy.gathersKeys)
+    return gatheredSeconds(info, projection, strategy);
   LocalWork work = workOf(info, projection, strategy);
   llvm::StringRef dtype = analysis::getComputeType(info.op);
   double steps = static_cast<double>(ringOf(info, strategy).first);
@@ -1120,10 +1174,6 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
   if (devices == 1)
     return uses;
   const analysis::AttentionCall &call = *info.attention;
-  auto localBytes = [&](unsigned value, const analysis::TensorFactors &tensor) {
-    PackedSpec spec = projection.toSpec(tensor, strategy.axes);
-    return values[value].bytes / static_cast<double>(spec.numPieces(meshShape));
-  };
   unsigned slowest = axes.front();
   auto sendSeconds = [&](double bytes) {
     double seconds = 0;
@@ -1137,16 +1187,9 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
   auto add = [&](double bytes, double times, double seconds) {
     uses.push_back({cost::Collective::Permute, slowest, bytes, times, seconds});
   };
-  double keys = 0, sums = 0; // Of the device's own tokens.
-  for (unsigned index : {1u, 2u}) {
-    keys += localBytes(info.operands[index], info.rule.operands[index]);
-    if (call.isBackward) {
-      const ValueInfo &value = values[info.results[index]];
-      PackedSpec spec = projection.toSpec(info.rule.results[index], strategy.axes);
-      sums += 4.0 * static_cast<double>(numElements(value.value)) /
-              static_cast<double>(spec.numPieces(meshShape));
-    }
-  }
+  // Of the device's own tokens.
+  double keys = localKeys(info, projection, strategy);
+  double sums = call.isBackward ? localKeySums(info, projection, strategy) : 0;
   if (call.hasWindow()) {
     // The keys before come beside the first kernel, their gradients go home behind the last.
     int64_t own = call.tokens / devices;
@@ -1161,28 +1204,94 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
     }
     return uses;
   }
-  double rounds = static_cast<double>(devices - 1);
-  double kernel = attentionSeconds(info, projection, strategy) / static_cast<double>(devices);
-  double sent = sendSeconds(keys + sums);
-  add(keys + sums, rounds, rounds * std::max(0.0, sent - kernel));
-  if (sums > 0) { // Home again, when all has been added.
-    double last = sendSeconds(sums);
-    add(sums, 1, last);
+  if (strategy.gathersKeys) {
+    for (unsigned axis : llvm::reverse(axes)) {
+      double size = static_cast<double>(meshShape[axis]);
+      keys *= size;
+      uses.push_back(
+          {cost::Collective::AllGather, axis, keys, 1, model.allGatherSeconds(keys, axis)});
+      if (sums == 0)
+        continue;
+      sums *= size;
+      uses.push_back(
+          {cost::Collective::ReduceScatter, axis, sums, 1, model.reduceScatterSeconds(sums, axis)});
+    }
+  } else {
+    double rounds = static_cast<double>(devices - 1);
+    double kernel = attentionSeconds(info, projection, strategy) / static_cast<double>(devices);
+    double sent = sendSeconds(keys + sums);
+    add(keys + sums, rounds, rounds * std::max(0.0, sent - kernel));
+    if (sums > 0) { // Home again, when all has been added.
+      double last = sendSeconds(sums);
+      add(sums, 1, last);
+    }
   }
   if (!call.isBalanced())
     return uses;
   // Halves are exchanged before and behind.
   double bytes = 0, seconds = 0;
-  auto exchange = [&](double local) {
+  auto exchange = [&](unsigned value, const analysis::TensorFactors &tensor) {
+    double local = localBytes(value, tensor, projection, strategy);
     bytes += local;
     seconds += 2 * sendSeconds(local / 2);
   };
-  for (auto [value, tensor] : llvm::zip_equal(info.operands, info.rule.operands))
-    exchange(localBytes(value, tensor));
+  auto isOfKeys = [](size_t index) { return index == 1 || index == 2; };
+  for (size_t operand = 0; operand < info.operands.size(); ++operand)
+    if (!strategy.gathersKeys || !isOfKeys(operand))
+      exchange(info.operands[operand], info.rule.operands[operand]);
   for (size_t result = 0; result + 1 < info.results.size(); ++result)
-    exchange(localBytes(info.results[result], info.rule.results[result]));
+    if (!strategy.gathersKeys || !call.isBackward || !isOfKeys(result))
+      exchange(info.results[result], info.rule.results[result]);
   add(bytes / 2, 2, seconds);
   return uses;
+}
+
+void ProblemBuilder::addGathers(const OpInfo &info, const RuleProjection &projection,
+                                std::vector<Strategy> &strategies) const {
+  if (!info.attention || !info.attention->mayGather())
+    return;
+  std::vector<Strategy> all;
+  for (const Strategy &strategy : strategies) {
+    all.push_back(strategy);
+    if (ringOf(info, strategy).first == 1)
+      continue;
+    Strategy gather = strategy;
+    gather.gathersKeys = true;
+    if (picoseconds(info, projection, gather) < picoseconds(info, projection, strategy))
+      all.push_back(gather);
+  }
+  strategies = std::move(all);
+}
+
+/// Of a gradient what a kernel writes, and the sum in float32.
+void ProblemBuilder::addScratch(OpInfo &info, const RuleProjection &projection, int node,
+                                llvm::ArrayRef<Strategy> strategies) {
+  if (node < 0 || llvm::none_of(strategies, [](const Strategy &each) { return each.gathersKeys; }))
+    return;
+  ValueInfo scratch;
+  scratch.value = info.op->getResult(0);
+  scratch.isScratch = true;
+  scratch.node = node;
+  scratch.bytes = localKeys(info, projection, Strategy());
+  if (info.attention->isBackward)
+    scratch.bytes += (info.attention->isBalanced() ? 1.5 : 1) * scratch.bytes +
+                     localKeySums(info, projection, Strategy());
+  std::vector<uint32_t> codes;
+  for (const Strategy &strategy : strategies) {
+    PackedSpec spec = projection.toSpec(info.rule.operands[1], strategy.axes);
+    if (strategy.gathersKeys) {
+      for (unsigned axis : ringOf(info, strategy).second)
+        spec.set(axis, -1);
+    } else {
+      info.scratchFits = std::max(
+          info.scratchFits,
+          static_cast<int64_t>(std::ceil(scratch.bytes / double(spec.numPieces(meshShape)))));
+    }
+    codes.push_back(spec.code);
+  }
+  scratch.table = addTable(codes);
+  info.scratch = static_cast<int>(values.size());
+  values.push_back(std::move(scratch));
 }
 
 /// As alpa-expand-grouped-dots writes them.
@@ -1376,6 +1485,7 @@ void ProblemBuilder::lead(const OpInfo &info) {
   }
   for (Strategy &strategy : strategies)
     deferSums(info, strategy);
+  addGathers(info, projection, strategies);
   // Followers of a single strategy that splits something need a node to follow.
   bool isWhole = strategies.size() == 1 && strategies[0].axes == Assignment{};
   int node = !isWhole ? addNode(result, strategies.size()) : -1;
@@ -1407,6 +1517,7 @@ void ProblemBuilder::lead(const OpInfo &info) {
     pending.push_back({index, info.op, static_cast<unsigned>(i), node,
                        node < 0 ? 0 : addTable(codes), info.phase});
   }
+  addScratch(ops[&info - ops.data()], projection, node, strategies);
   demand();
 }
 

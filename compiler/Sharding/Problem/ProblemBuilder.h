@@ -59,6 +59,9 @@ struct ValueInfo {
   /// Terms that an op makes which leads, or that links pass on from one: worth a
   /// choice of how their sum is held.
   bool isLed = false;
+  /// What a choice of the op that makes the value works with besides, where that is more than
+  /// `OpInfo::scratchFits`: no value of the stage.
+  bool isScratch = false;
   bool isInput = false;
   bool isHostActivation = false;
   bool isOfState = false;   // Made of state and constants alone, such as a weight in bfloat16.
@@ -81,6 +84,8 @@ struct OpInfo {
   llvm::SmallVector<unsigned> deferrable;           // Factors whose sums may wait for the update.
   int link = -1;                                    // Operand whose terms it passes on, or -1.
   llvm::SmallVector<unsigned> operands, results;    // Indices of values.
+  int scratch = -1;                                 // Likewise, or -1.
+  int64_t scratchFits = 0;                          // Bytes of it that choices need anyway.
 };
 
 /// What one device does for an op, but for collectives.
@@ -237,8 +242,25 @@ private:
   /// Devices that share the tokens of attention, and the axes that they lie along.
   std::pair<int64_t, llvm::SmallVector<unsigned>> ringOf(const OpInfo &info,
                                                          const Strategy &strategy) const;
+  /// What one device has of a value that is split as a tensor of the op's rule.
+  double localBytes(unsigned value, const analysis::TensorFactors &tensor,
+                    const RuleProjection &projection, const Strategy &strategy) const;
+  /// The same of the keys and values of attention, and of their gradients in float32.
+  double localKeys(const OpInfo &info, const RuleProjection &projection,
+                   const Strategy &strategy) const;
+  double localKeySums(const OpInfo &info, const RuleProjection &projection,
+                      const Strategy &strategy) const;
+  double gatheredSeconds(const OpInfo &info, const RuleProjection &projection,
+                         const Strategy &strategy) const;
   double attentionSeconds(const OpInfo &info, const RuleProjection &projection,
                           const Strategy &strategy) const;
+  /// Adds to `strategies` those that gather keys and values where that is faster; others are never
+  /// better.
+  void addGathers(const OpInfo &info, const RuleProjection &projection,
+                  std::vector<Strategy> &strategies) const;
+  /// Of what gathers take, and make backward, on one device.
+  void addScratch(OpInfo &info, const RuleProjection &projection, int node,
+                  llvm::ArrayRef<Strategy> strategies);
   double groupedSeconds(const OpInfo &info, const RuleProjection &projection,
                         const Strategy &strategy) const;
   int64_t hideablePicoseconds(const OpInfo &info, const RuleProjection &projection,

@@ -18,11 +18,13 @@ struct Assignment {
 
 /// An assignment, and for every axis that splits a reduction the dimension of
 /// result 0 over which its sum is scattered, or -1 for a sum on every device; or,
-/// for axes in `deferred` (one bit each), no sum: the devices keep their terms.
+/// for axes in `deferred` (one bit each), no sum: the devices keep their terms. Of attention whose
+/// tokens are split, whether devices gather keys and values, instead of sending them round.
 struct Strategy {
   Assignment axes;
   std::array<int16_t, PackedSpec::kMaxAxes> scatter{-1, -1, -1, -1};
   uint8_t deferred = 0;
+  bool gathersKeys = false;
   bool isDeferred(unsigned axis) const { return deferred >> axis & 1; }
 };
 

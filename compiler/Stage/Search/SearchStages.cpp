@@ -299,6 +299,8 @@ private:
       uses.push_back(use == useSpecs.end() ? operands.back()
                                            : ShardingAttr::get(context, use->second));
     }
+    if (plan.stages[stage].result->gatherKeys.contains(op))
+      op->setAttr(attr::gathersKeys, builder.getUnitAttr());
     if (foreign)
       op->setAttr(attr::operandShardings, builder.getArrayAttr(operands));
     if (moved)

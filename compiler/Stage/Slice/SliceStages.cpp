@@ -781,6 +781,7 @@ void PieceBuilder::cloneOp(Operation *op) {
   clone->removeAttr(attr::useShardings);
   clone->removeAttr(attr::madeShardings);
   clone->removeAttr(attr::captureShardings);
+  clone->removeAttr(attr::gathersKeys);
   if (op->getNumResults() == 1 && plan.hasSpecOn(op->getResult(0), piece.stage))
     clone->setAttr(attr::shardings,
                    builder.getArrayAttr(shardingAttr(plan.specOn(op->getResult(0), piece.stage))));

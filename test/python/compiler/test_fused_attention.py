@@ -19,6 +19,18 @@ BATCH, TOKENS, WIDTH, HEADS, FEATURES = 8, 16, 32, 4, 8
 GPUS = CLUSTER | {
     "device_types": {"small": CLUSTER["device_types"]["small"] | {"compute_capability": 9.0}}
 }
+# Kernels take longer than any send beside them, and bytes cost more than messages. In `GPUS`
+# messages cost most, of which a gather has the fewest.
+SLOW_GPUS = GPUS | {
+    "device_types": {
+        "small": GPUS["device_types"]["small"]
+        | {"peak_flops": {"float32": 1e5}, "memory_bandwidth": 1e15}
+    },
+    "links": {
+        level: {"bandwidth": link["bandwidth"], "latency": 0}
+        for level, link in CLUSTER["links"].items()
+    },
+}
 
 STYLES = {
     "causal": {"is_causal": True},
@@ -309,6 +321,8 @@ RINGS = {
 }
 
 
+# Two devices that gather keys spare their exchange of halves.
+TWO_DEVICES = ("examples beside", "three axes")
 RING_STYLES = STYLES | {
     "wide window": {"is_causal": True, "local_window_size": (8, 0)},
     "window of all": {"is_causal": True, "local_window_size": (15, 0)},
@@ -319,6 +333,17 @@ RING_STYLES = STYLES | {
 }
 
 
+def attention_of(plan):
+    """Whether keys are gathered, for each call of attention."""
+    return [
+        op["specs"].endswith("keys gathered")
+        for stage in range(len(plan.stages))
+        for op in plan.explanation(stage)["ops"]
+        if "fmha" in op.get("target", "")
+    ]
+
+
+@pytest.mark.parametrize("cluster", [SLOW_GPUS, GPUS], ids=["round", "gathered"])
 @pytest.mark.parametrize(
     ("style", "ring"),
     [
@@ -337,31 +362,43 @@ RING_STYLES = STYLES | {
     ],
 )
 @pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
-def test_keys_go_round_where_tokens_are_split(style, ring):
+def test_keys_meet_all_queries_where_tokens_are_split(style, ring, cluster):
     rows, key_heads, method = RINGS[ring]
     step, state, batch = make_step("cudnn", key_heads, **RING_STYLES[style])
     plain, _, _ = make_step("xla", key_heads, **RING_STYLES[style])
     batch = jax.tree.map(lambda x: x[:rows], batch)
     expected = jax.jit(plain)(state, batch)
-    split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=method)
-    assert any("collective_permute" in text for text in split.plan.modules.values())
+    split = alpa_mlir.compile(step, state, batch, cluster=cluster, method=method)
+    gathered = attention_of(split.plan)
+    if "window" in style and style != "window of all":
+        assert not any(gathered)
+    elif cluster is GPUS:
+        # Without a causal mask a ring of few devices has no more messages.
+        is_causal = RING_STYLES[style].get("is_causal", False)
+        assert gathered
+        assert all(gathered) or not (is_causal or ring == "collectives")
+    elif ring not in TWO_DEVICES:
+        assert not any(gathered)
+        assert any("collective_permute" in text for text in split.plan.modules.values())
     # Of all masks `jax.jit` is 2.4e-5 off what float64 gives.
     tolerance = 1e-4 if style == "all masks" else 3e-5
     assert_equal_update(split(state, batch), expected, state, tolerance)
 
 
 @pytest.mark.parametrize(
-    ("ring", "window"),
+    ("ring", "window", "cluster"),
     [
-        ("collectives", None),
-        ("three axes", None),
-        ("two stages", None),
-        ("one axis", 4),
-        ("two stages", 6),
+        ("collectives", None, SLOW_GPUS),
+        ("collectives", None, GPUS),
+        ("three axes", None, GPUS),
+        ("two stages", None, SLOW_GPUS),
+        ("two stages", None, GPUS),
+        ("one axis", 4, GPUS),
+        ("two stages", 6, GPUS),
     ],
 )
 @pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
-def test_packed_sequences_go_round_in_parts(ring, window):
+def test_packed_sequences_go_round_in_parts(ring, window, cluster):
     """A sequence over all devices, one that begins in the midst of a device, padding, none."""
     rows, key_heads, method = RINGS[ring]
     step, state, batch = packed_step("cudnn", key_heads, True, window=window)
@@ -369,9 +406,12 @@ def test_packed_sequences_go_round_in_parts(ring, window):
     for first in (0, 1, 3):
         rows_of = [(first + i) % BATCH for i in range(rows)]
         part = jax.tree.map(lambda x, rows_of=rows_of: x[jnp.array(rows_of)], batch)
-        split = alpa_mlir.parallelize(step, cluster=GPUS, method=method)
+        split = alpa_mlir.parallelize(step, cluster=cluster, method=method)
         assert_equal_update(split(state, part), jax.jit(plain)(state, part), state)
-        assert any("collective_permute" in x for x in split.plan(state, part).plan.modules.values())
+        plan = split.plan(state, part).plan
+        assert any("collective_permute" in text for text in plan.modules.values())
+        if ring not in TWO_DEVICES:
+            assert set(attention_of(plan)) == {cluster is GPUS and window is None}
 
 
 @pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
