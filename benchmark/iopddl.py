@@ -54,7 +54,7 @@ def with_limit(path: Path, factor: float, folder: Path) -> Path:
 def measure(path: Path, factor: float, options: argparse.Namespace) -> Json:
     """One row."""
     match = re.search(r"([A-Z])\.json", path.name)
-    name = match[1] if match else path.name
+    name = match[1] if match else path.name.split(".")[0]
     facts = known(path.parent).get(name) or known(REFERENCE).get(name, {})
     limit = options.time_limit or float(facts.get("time_limit_s", 60))
     if factor != 1:
@@ -85,6 +85,7 @@ def solve(path: Path, limit: float, options: argparse.Namespace) -> Json:
     if not output:
         raise SystemExit(errors.strip() or f"alpa-solve ended with code {process.returncode}")
     row: Json = json.loads(output)
+    row["cpu_seconds"] = usage.ru_utime + usage.ru_stime
     row["peak_mib"] = usage.ru_maxrss / 1024
     return row
 
@@ -100,9 +101,9 @@ def show(row: Json) -> None:
         over = f"{100 * (row['cost'] / row['best_known'] - 1):+.4f} %"
     gap = "-" if row["gap"] is None else f"{100 * row['gap']:.4f} %"
     print(
-        f"{row['instance']:<10}{number('cost')}{number('best_known')}{over:>12}"
+        f"{row['instance'].split('.')[0]:<12}{number('cost')}{number('best_known')}{over:>12}"
         f"{number('lower_bound')}{gap:>11}{row['status']:>11}{row['seconds']:>9.1f}"
-        f"{row['time_limit']:>7.0f}{row['peak_mib']:>7.0f}",
+        f"{row['cpu_seconds']:>8.1f}{row['time_limit']:>7.0f}{row['peak_mib']:>7.0f}",
         flush=True,
     )
 
@@ -124,8 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"no instances in {REFERENCE}; give files")
     if not options.json:
         print(
-            f"{'instance':<10}{'cost':>16}{'best known':>16}{'over it':>12}{'lower bound':>16}"
-            f"{'gap':>11}{'status':>11}{'seconds':>9}{'limit':>7}{'MiB':>7}"
+            f"{'instance':<12}{'cost':>16}{'best known':>16}{'over it':>12}{'lower bound':>16}"
+            f"{'gap':>11}{'status':>11}{'seconds':>9}{'CPU s':>8}{'limit':>7}{'MiB':>7}"
         )
     for path in files:
         for factor in options.limit_factor:
