@@ -180,9 +180,16 @@ StageUsage StageProblem::usageOf(llvm::function_ref<bool(const LiveItem &)> coun
   return usage;
 }
 
+/// Whether it is a weight that this stage prepares for all micro-batches.
+bool StageProblem::isPreparedHere(const LiveItem &item) const {
+  const ValueInfo &value = builder.getValues()[item.value];
+  return !value.isInput && !item.isInner && item.life.begin == 0 &&
+         opPhaseOf(value.value.getDefiningOp()) == OpPhase::Prepare;
+}
+
 StageUsage StageProblem::stateUsage(const llvm::DenseSet<Value> &uncounted) const {
   return usageOf([&](const LiveItem &item) {
-    return item.lifetime == Lifetime::State &&
+    return (item.lifetime == Lifetime::State || isPreparedHere(item)) &&
            !uncounted.contains(builder.getValues()[item.value].value);
   });
 }
@@ -191,6 +198,31 @@ StageUsage StageProblem::activationUsage(const llvm::DenseSet<Value> &uncounted)
   return usageOf([&](const LiveItem &item) {
     return item.lifetime == Lifetime::Activation && !item.isOnHost &&
            !uncounted.contains(builder.getValues()[item.value].value);
+  });
+}
+
+StageUsage StageProblem::innerUsage(llvm::ArrayRef<unsigned> choices) const {
+  // When activations of hosts are on the device depends on other layers.
+  auto counts = [&](const LiveItem &item) {
+    return item.isInner && !item.isOnHost && !builder.getValues()[item.value].isHostActivation;
+  };
+  std::vector<int64_t> change(liveness.numTimes() + 1, 0);
+  for (const LiveItem &item : liveness.items)
+    if (counts(item)) {
+      int64_t bytes = itemBytes(builder, item, choices);
+      change[item.life.begin] += bytes;
+      change[item.life.end] -= bytes;
+    }
+  int64_t live = 0, most = -1, fullest = 0;
+  for (int64_t time = 0; time < steadyEnd; ++time) {
+    live += change[time];
+    if (live > most) {
+      most = live;
+      fullest = time;
+    }
+  }
+  return usageOf([&](const LiveItem &item) {
+    return counts(item) && item.life.begin <= fullest && fullest < item.life.end;
   });
 }
 

@@ -98,10 +98,14 @@ public:
   llvm::Expected<Exposed> solveExposed(const Priced &free, Effort effort,
                                        std::vector<std::shared_ptr<StagePoint>> &points) const;
 
-  /// Of parameters, gradients and optimizer state, and of the activations of one
-  /// micro-batch, without the values in `uncounted`.
+  /// Of parameters, gradients, optimizer state and weights that are prepared here, and of the
+  /// activations of one micro-batch, without the values in `uncounted`.
   StageUsage stateUsage(const llvm::DenseSet<mlir::Value> &uncounted = {}) const;
   StageUsage activationUsage(const llvm::DenseSet<mlir::Value> &uncounted = {}) const;
+  /// Of what ops hand to each other within a function, at the time before the update at which these
+  /// choices have the most of it: any stage with these ops holds as much then, beside all state and
+  /// activations.
+  StageUsage innerUsage(llvm::ArrayRef<unsigned> choices) const;
   /// Of all that is alive at a time of the liveness order.
   StageUsage usageAt(int64_t time, int64_t inFlight) const;
 
@@ -140,6 +144,7 @@ private:
       : view(std::move(view)), model(model), options(options),
         builder(this->view, this->model, this->options) {}
   StageUsage usageOf(llvm::function_ref<bool(const LiveItem &)> counts) const;
+  bool isPreparedHere(const LiveItem &item) const;
   std::shared_ptr<StagePoint> measure(std::vector<unsigned> choices,
                                       solver::CostSum objective) const;
   /// The problem that counts collectives that can hide as much, and what no choice

@@ -29,9 +29,9 @@ void LayerBounds::setLayer(unsigned way, unsigned layer, const Layer &known) {
   ways[way].layers[layer] = known;
 }
 
-void LayerBounds::setCurve(unsigned way, unsigned layer, unsigned index,
-                           std::shared_ptr<const PriceCurve> curve) {
-  ways[way].prices[index].curves[layer] = std::move(curve);
+void LayerBounds::setCurves(unsigned way, unsigned layer, unsigned index,
+                            const LayerCurves &curves) {
+  ways[way].prices[index].curves[layer] = curves;
 }
 
 void LayerBounds::update(unsigned way) {
@@ -59,9 +59,11 @@ void LayerBounds::addUp(const Way &way, unsigned index, Prices &mine) const {
   // A sum of curves of straight lines bends where one of them does.
   mine.prices.clear();
   mine.sums.clear();
-  for (const std::shared_ptr<const PriceCurve> &curve : mine.curves)
-    if (curve)
-      for (const PriceCurve::Known &known : curve->known)
+  mine.more.clear();
+  for (const LayerCurves &curves : mine.curves)
+    for (const PriceCurve *curve : {curves.held.get(), curves.fullest.get()})
+      for (const PriceCurve::Known &known :
+           curve ? llvm::ArrayRef(curve->known) : llvm::ArrayRef<PriceCurve::Known>())
         mine.prices.push_back(known.secondsPerByte);
   llvm::sort(mine.prices);
   size_t kept = 0;
@@ -74,9 +76,13 @@ void LayerBounds::addUp(const Way &way, unsigned index, Prices &mine) const {
     for (unsigned layer = 0; layer < numLayers; ++layer) {
       const Layer &known = way.layers[layer];
       double least = known.freeSeconds + price * double(known.least.at(curveInFlight[index]));
-      if (mine.curves[layer])
-        least = std::max(least, mine.curves[layer]->at(price));
+      if (mine.curves[layer].held)
+        least = std::max(least, mine.curves[layer].held->at(price));
       mine.sums.push_back(mine.sums.back() + least);
+      double more = price * double(known.leastInner);
+      if (mine.curves[layer].fullest)
+        more = std::max(more, mine.curves[layer].fullest->at(price) - least);
+      mine.more.push_back(more);
     }
   }
 }
@@ -102,10 +108,18 @@ LayerBounds::Layer LayerBounds::sumOf(unsigned way, unsigned lo, unsigned hi) co
   return sum;
 }
 
+/// Some layers of a run that tell: most are like the one in the middle.
+static std::array<unsigned, 3> someOf(unsigned lo, unsigned hi) {
+  return {lo, (lo + hi) / 2, hi - 1};
+}
+
 bool LayerBounds::fitsFreely(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
                              int64_t memoryBytes) const {
   const Way &mine = ways[way];
-  return mine.sums[hi].free.at(inFlight) - mine.sums[lo].free.at(inFlight) <= memoryBytes;
+  int64_t inner = 0;
+  for (unsigned layer : someOf(lo, hi))
+    inner = std::max(inner, mine.layers[layer].freeInner);
+  return mine.sums[hi].free.at(inFlight) - mine.sums[lo].free.at(inFlight) + inner <= memoryBytes;
 }
 
 std::pair<double, double> LayerBounds::secondsAndPrice(unsigned way, unsigned lo, unsigned hi,
@@ -114,12 +128,16 @@ std::pair<double, double> LayerBounds::secondsAndPrice(unsigned way, unsigned lo
   std::pair<double, double> most(freeSeconds(way, lo, hi), 0);
   for (unsigned index = 0; index <= curveIndex(inFlight); ++index) {
     const Prices &priced = ways[way].prices[index];
-    const double *sums = priced.sums.data();
+    const double *sums = priced.sums.data(), *fuller = priced.more.data();
     for (double price : priced.prices) {
-      double seconds = sums[hi] - sums[lo] - price * double(memoryBytes);
+      double more = 0;
+      for (unsigned layer : someOf(lo, hi))
+        more = std::max(more, fuller[layer]);
+      double seconds = sums[hi] - sums[lo] + more - price * double(memoryBytes);
       if (seconds > most.first)
         most = {seconds, price};
       sums += numLayers + 1;
+      fuller += numLayers;
     }
   }
   return most;
@@ -128,7 +146,10 @@ std::pair<double, double> LayerBounds::secondsAndPrice(unsigned way, unsigned lo
 double LayerBounds::seconds(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
                             int64_t memoryBytes) const {
   const Way &mine = ways[way];
-  if (mine.sums[hi].least.at(inFlight) - mine.sums[lo].least.at(inFlight) > memoryBytes)
+  int64_t inner = 0;
+  for (unsigned layer : someOf(lo, hi))
+    inner = std::max(inner, mine.layers[layer].leastInner);
+  if (mine.sums[hi].least.at(inFlight) - mine.sums[lo].least.at(inFlight) + inner > memoryBytes)
     return kInfinity;
   return secondsAndPrice(way, lo, hi, inFlight, memoryBytes).first;
 }

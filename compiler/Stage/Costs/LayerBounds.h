@@ -12,8 +12,15 @@ namespace alpa::stage {
 
 using LayerOps = std::vector<llvm::SmallVector<mlir::Operation *>>;
 
+/// Of one layer: the price on what it holds throughout, state and activations, and on what it holds
+/// at its fullest moment.
+struct LayerCurves {
+  std::shared_ptr<const PriceCurve> held, fullest;
+};
+
 /// Fewest seconds of runs of layers on one mesh: the sum of what their layers take,
-/// priced, at the best of some prices on bytes, less the price of the memory. What
+/// priced, at the best of some prices on bytes, less the price of the memory. At the fullest moment
+/// of one layer its temporaries are there beside the state and the activations of all. What
 /// is known of a layer at first is its seconds without a limit and the least bytes
 /// of any of its choices; price curves, which take solving, are added where these
 /// leave too much open.
@@ -29,6 +36,7 @@ public:
     unsigned numImpossible = 0; // 1 if there is no plan for it at all.
     double freeSeconds = 0;     // Without a limit.
     Bytes free, least;          // Of that answer, and of any.
+    int64_t freeInner = 0, leastInner = 0; // Beside these, at the layer's fullest moment.
     /// Of that answer: its backward seconds, those of the weight part where the phase
     /// is split, and what waits for that.
     double backwardSeconds = 0, weightSeconds = 0;
@@ -42,11 +50,10 @@ public:
   unsigned curveIndex(int64_t inFlight) const;
   int64_t inFlightOf(unsigned index) const { return curveInFlight[index]; }
   bool hasCurve(unsigned way, unsigned layer, unsigned index) const {
-    return ways[way].prices[index].curves[layer] != nullptr;
+    return ways[way].prices[index].curves[layer].held != nullptr;
   }
   /// Takes effect with the next `update`.
-  void setCurve(unsigned way, unsigned layer, unsigned index,
-                std::shared_ptr<const PriceCurve> curve);
+  void setCurves(unsigned way, unsigned layer, unsigned index, const LayerCurves &curves);
   void update(unsigned way);
 
   /// Infinite if there is no plan at all.
@@ -68,9 +75,11 @@ private:
                                             int64_t inFlight, int64_t memoryBytes) const;
 
   struct Prices {
-    std::vector<std::shared_ptr<const PriceCurve>> curves; // By layer; null if not known.
+    std::vector<LayerCurves> curves; // By layer; null if not known.
     std::vector<double> prices;
     std::vector<double> sums; // By price and layer: of those before it.
+    /// By price and layer: by how much its fullest moment is dearer than what it holds throughout.
+    std::vector<double> more;
   };
   struct Way {
     std::vector<Layer> layers;

@@ -125,27 +125,46 @@ static bool toPoint(const json::Value &value, sharding::StagePoint &point) {
   return isGood && toSeconds(&(*fields)[at], point.copySeconds);
 }
 
+static json::Value fromCurve(const PriceCurve &curve) {
+  json::Array known;
+  for (const PriceCurve::Known &one : curve.known)
+    known.push_back(json::Array{one.secondsPerByte, one.seconds});
+  return known;
+}
+
+static std::shared_ptr<const PriceCurve> toCurve(const json::Value &value) {
+  const json::Array *known = value.getAsArray();
+  if (!known)
+    return nullptr;
+  auto curve = std::make_shared<PriceCurve>();
+  for (const json::Value &item : *known) {
+    const json::Array *pair = item.getAsArray();
+    PriceCurve::Known &one = curve->known.emplace_back();
+    if (!pair || pair->size() != 2 || !toSeconds(&(*pair)[0], one.secondsPerByte) ||
+        !toSeconds(&(*pair)[1], one.seconds))
+      return nullptr;
+  }
+  return curve;
+}
+
 static json::Value fromLayer(uint64_t counting, const LayerFacts &facts) {
   json::Object curves;
-  for (const auto &[inFlight, curve] : facts.curves) {
-    json::Array known;
-    for (const PriceCurve::Known &one : curve->known)
-      known.push_back(json::Array{one.secondsPerByte, one.seconds});
-    curves[std::to_string(inFlight)] = std::move(known);
-  }
+  for (const auto &[inFlight, both] : facts.curves)
+    curves[std::to_string(inFlight)] = json::Array{fromCurve(*both.held), fromCurve(*both.fullest)};
   const LayerBounds::Layer &known = facts.known;
   return json::Array{std::to_string(counting), int64_t(known.numImpossible),
                      known.freeSeconds,        known.free.state,
                      known.free.activations,   known.least.state,
                      known.least.activations,  std::move(curves),
                      known.backwardSeconds,    known.weightSeconds,
-                     known.waitingBytes};
+                     known.waitingBytes,       known.freeInner,
+                     known.leastInner};
 }
 
 static bool toLayer(const json::Value &value, std::map<uint64_t, LayerFacts> &layers) {
   const json::Array *fields = value.getAsArray();
   uint64_t counting = 0;
-  if (!fields || fields->size() != 11 || !(*fields)[0].getAsString() ||
+  if (!fields || fields->size() != 13 || !(*fields)[0].getAsString() ||
       (*fields)[0].getAsString()->getAsInteger(10, counting) || !(*fields)[7].getAsObject())
     return false;
   LayerFacts &facts = layers[counting];
@@ -161,23 +180,21 @@ static bool toLayer(const json::Value &value, std::map<uint64_t, LayerFacts> &la
   }
   isGood &= toSeconds(&(*fields)[8], facts.known.backwardSeconds) &&
             toSeconds(&(*fields)[9], facts.known.weightSeconds);
-  std::optional<int64_t> waiting = (*fields)[10].getAsInteger();
-  isGood &= waiting.has_value();
-  facts.known.waitingBytes = waiting.value_or(0);
+  at = 10;
+  for (int64_t *bytes :
+       {&facts.known.waitingBytes, &facts.known.freeInner, &facts.known.leastInner}) {
+    std::optional<int64_t> number = (*fields)[at++].getAsInteger();
+    isGood &= number.has_value();
+    *bytes = number.value_or(0);
+  }
   for (const auto &[name, list] : *(*fields)[7].getAsObject()) {
     int64_t inFlight = 0;
-    const json::Array *known = list.getAsArray();
-    if (llvm::StringRef(name).getAsInteger(10, inFlight) || !known)
+    const json::Array *both = list.getAsArray();
+    if (llvm::StringRef(name).getAsInteger(10, inFlight) || !both || both->size() != 2)
       return false;
-    auto curve = std::make_shared<PriceCurve>();
-    for (const json::Value &item : *known) {
-      const json::Array *pair = item.getAsArray();
-      PriceCurve::Known &one = curve->known.emplace_back();
-      if (!pair || pair->size() != 2 || !toSeconds(&(*pair)[0], one.secondsPerByte) ||
-          !toSeconds(&(*pair)[1], one.seconds))
-        return false;
-    }
-    facts.curves[inFlight] = std::move(curve);
+    LayerCurves &curves = facts.curves[inFlight];
+    curves = {toCurve((*both)[0]), toCurve((*both)[1])};
+    isGood &= curves.held && curves.fullest;
   }
   return isGood;
 }
