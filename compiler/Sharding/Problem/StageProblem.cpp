@@ -115,6 +115,13 @@ StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort
   return answer;
 }
 
+double StageProblem::countedSeconds(const StagePoint &point, double exposure) const {
+  Counted &counts = counted(exposure);
+  setPrice(counts, nullptr, 0);
+  return seconds(solver::evaluate(counts.priced, point.choices).objective,
+                 counts.fixedPicoseconds);
+}
+
 llvm::Expected<StageProblem::Exposed>
 StageProblem::solveExposed(const Priced &free, Effort effort,
                            std::vector<std::shared_ptr<StagePoint>> &points) const {
@@ -124,12 +131,6 @@ StageProblem::solveExposed(const Priced &free, Effort effort,
     return best;
   // A plan's cost is a straight line of the exposure; where the cheapest known plans of its
   // two ends cost the same, another one may be cheaper.
-  auto costAt = [&](const StagePoint &point, double exposure) {
-    Counted &counts = counted(exposure);
-    setPrice(counts, nullptr, 0);
-    return seconds(solver::evaluate(counts.priced, point.choices).objective,
-                   counts.fixedPicoseconds);
-  };
   std::shared_ptr<StagePoint> left = free.point, right;
   double exposure = 1;
   for (unsigned i = 0; i < kMostSolves; ++i) {
@@ -147,9 +148,9 @@ StageProblem::solveExposed(const Priced &free, Effort effort,
     if (priced->point->seconds < best.point->seconds)
       best.point = priced->point;
     (!right || priced->point->exposedSeconds == 0 ? right : left) = priced->point;
-    double leftFalls = costAt(*left, 1) - costAt(*left, 0);
-    double rightFalls = costAt(*right, 1) - costAt(*right, 0);
-    double apart = costAt(*right, 0) - costAt(*left, 0);
+    double leftFalls = countedSeconds(*left, 1) - countedSeconds(*left, 0);
+    double rightFalls = countedSeconds(*right, 1) - countedSeconds(*right, 0);
+    double apart = countedSeconds(*right, 0) - countedSeconds(*left, 0);
     double next = leftFalls > rightFalls ? apart / (leftFalls - rightFalls) : 0;
     if (next <= 1e-3 || next >= 1 || std::abs(next - exposure) < 1e-3)
       break;

@@ -86,6 +86,9 @@ public:
   /// `secondsPerByte` of a micro-batch on what `usage` counts.
   llvm::Expected<Priced> solve(const StageUsage *usage, double secondsPerByte,
                                const Effort &effort) const;
+  /// A point's seconds as `solve` counts them, without a price: of collectives that are not hidden
+  /// a part, the exposure.
+  double countedSeconds(const StagePoint &point, double exposure) const;
 
   /// The run as one stage, once the free problem is solved: where work ends before the
   /// collectives beside it, with these counted more. Bounds are less sharp there, as

@@ -46,7 +46,7 @@ public:
   llvm::Expected<PriceCurve> run(const StageProblem::Priced &free) {
     curve.known.push_back({0, free.boundSeconds});
     double bytes = usage.bytes(free.point->choices);
-    End left{0, free.point->seconds, bytes};
+    End left{0, problem.countedSeconds(*free.point, effort.exposure), bytes};
     llvm::Expected<End> right = solve(highestPrice(*free.point, bytes));
     if (!right)
       return right.takeError();
@@ -72,7 +72,8 @@ private:
       return End{price, kInfinity, 0};
     curve.known.push_back({price, priced->boundSeconds});
     points.push_back(priced->point);
-    return End{price, priced->point->seconds, double(usage.bytes(priced->point->choices))};
+    return End{price, problem.countedSeconds(*priced->point, effort.exposure),
+               double(usage.bytes(priced->point->choices))};
   }
 
   /// Between two answers lies at most what is gained at the price at which both
@@ -142,6 +143,10 @@ private:
     return answer.point && answer.point->seconds * (1 - tolerance) <= answer.boundSeconds;
   }
   bool fits(const StagePoint &point) const { return point.peakBytes(inFlight) <= limit; }
+  /// What prices trade for bytes: a solve does not know what is not hidden beyond the exposure.
+  double secondsOf(const StagePoint &point) const {
+    return problem.countedSeconds(point, effort.exposure);
+  }
 
   void offer(std::shared_ptr<StagePoint> point) {
     if (point && fits(*point) && (!answer.point || point->seconds < answer.point->seconds))
@@ -168,7 +173,7 @@ private:
     if (bytesOf(*over) <= double(limit))
       return llvm::Error::success();
     auto take = [&](const StagePoint &point) {
-      if (bytesOf(point) > double(limit) || (under && point.seconds >= under->seconds))
+      if (bytesOf(point) > double(limit) || (under && secondsOf(point) >= secondsOf(*under)))
         return;
       under = &point;
       if (!fits(point))
@@ -202,16 +207,17 @@ private:
     constexpr unsigned kMostPrices = 12;
     for (unsigned i = 0; i < kMostPrices && !isEnough(); ++i) {
       double saved = bytesOf(*over) - bytesOf(*under);
-      if (saved <= 0 || under->seconds <= over->seconds)
+      double more = secondsOf(*under) - secondsOf(*over);
+      if (saved <= 0 || more <= 0)
         break;
-      double price = (under->seconds - over->seconds) / saved;
+      double price = more / saved;
       llvm::Expected<std::shared_ptr<StagePoint>> point = solve(price);
       if (!point)
         return point.takeError();
       if (!*point)
         break;
-      double both = over->seconds + price * bytesOf(*over);
-      bool isNew = (*point)->seconds + price * bytesOf(**point) < both * (1 - 1e-7);
+      double both = secondsOf(*over) + price * bytesOf(*over);
+      bool isNew = secondsOf(**point) + price * bytesOf(**point) < both * (1 - 1e-7);
       if (!isNew)
         break;
       if (bytesOf(**point) > double(limit)) {
