@@ -29,9 +29,9 @@ void LayerBounds::setLayer(unsigned way, unsigned layer, const Layer &known) {
   ways[way].layers[layer] = known;
 }
 
-void LayerBounds::setCurves(unsigned way, unsigned layer, unsigned index,
-                            const LayerCurves &curves) {
-  ways[way].prices[index].curves[layer] = curves;
+void LayerBounds::setCurve(unsigned way, unsigned layer, unsigned index,
+                           std::shared_ptr<const PriceCurve> curve) {
+  ways[way].prices[index].curves[layer] = std::move(curve);
 }
 
 void LayerBounds::update(unsigned way) {
@@ -59,11 +59,9 @@ void LayerBounds::addUp(const Way &way, unsigned index, Prices &mine) const {
   // A sum of curves of straight lines bends where one of them does.
   mine.prices.clear();
   mine.sums.clear();
-  mine.more.clear();
-  for (const LayerCurves &curves : mine.curves)
-    for (const PriceCurve *curve : {curves.held.get(), curves.fullest.get()})
-      for (const PriceCurve::Known &known :
-           curve ? llvm::ArrayRef(curve->known) : llvm::ArrayRef<PriceCurve::Known>())
+  for (const std::shared_ptr<const PriceCurve> &curve : mine.curves)
+    if (curve)
+      for (const PriceCurve::Known &known : curve->known)
         mine.prices.push_back(known.secondsPerByte);
   llvm::sort(mine.prices);
   size_t kept = 0;
@@ -76,13 +74,9 @@ void LayerBounds::addUp(const Way &way, unsigned index, Prices &mine) const {
     for (unsigned layer = 0; layer < numLayers; ++layer) {
       const Layer &known = way.layers[layer];
       double least = known.freeSeconds + price * double(known.least.at(curveInFlight[index]));
-      if (mine.curves[layer].held)
-        least = std::max(least, mine.curves[layer].held->at(price));
+      if (mine.curves[layer])
+        least = std::max(least, mine.curves[layer]->at(price));
       mine.sums.push_back(mine.sums.back() + least);
-      double more = price * double(known.leastInner);
-      if (mine.curves[layer].fullest)
-        more = std::max(more, mine.curves[layer].fullest->at(price) - least);
-      mine.more.push_back(more);
     }
   }
 }
@@ -108,36 +102,35 @@ LayerBounds::Layer LayerBounds::sumOf(unsigned way, unsigned lo, unsigned hi) co
   return sum;
 }
 
-/// Some layers of a run that tell: most are like the one in the middle.
-static std::array<unsigned, 3> someOf(unsigned lo, unsigned hi) {
-  return {lo, (lo + hi) / 2, hi - 1};
+int64_t LayerBounds::innerBytes(unsigned way, unsigned lo, unsigned hi,
+                                int64_t Layer::*bytes) const {
+  int64_t most = 0;
+  for (unsigned layer : {lo, (lo + hi) / 2, hi - 1}) // Most are like the one in the middle.
+    most = std::max(most, ways[way].layers[layer].*bytes);
+  return most;
 }
 
 bool LayerBounds::fitsFreely(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
                              int64_t memoryBytes) const {
   const Way &mine = ways[way];
-  int64_t inner = 0;
-  for (unsigned layer : someOf(lo, hi))
-    inner = std::max(inner, mine.layers[layer].freeInner);
-  return mine.sums[hi].free.at(inFlight) - mine.sums[lo].free.at(inFlight) + inner <= memoryBytes;
+  return mine.sums[hi].free.at(inFlight) - mine.sums[lo].free.at(inFlight) +
+             innerBytes(way, lo, hi, &Layer::freeInner) <=
+         memoryBytes;
 }
 
 std::pair<double, double> LayerBounds::secondsAndPrice(unsigned way, unsigned lo, unsigned hi,
                                                        int64_t inFlight,
                                                        int64_t memoryBytes) const {
   std::pair<double, double> most(freeSeconds(way, lo, hi), 0);
+  double left = double(memoryBytes - innerBytes(way, lo, hi, &Layer::leastInner));
   for (unsigned index = 0; index <= curveIndex(inFlight); ++index) {
     const Prices &priced = ways[way].prices[index];
-    const double *sums = priced.sums.data(), *fuller = priced.more.data();
+    const double *sums = priced.sums.data();
     for (double price : priced.prices) {
-      double more = 0;
-      for (unsigned layer : someOf(lo, hi))
-        more = std::max(more, fuller[layer]);
-      double seconds = sums[hi] - sums[lo] + more - price * double(memoryBytes);
+      double seconds = sums[hi] - sums[lo] - price * left;
       if (seconds > most.first)
         most = {seconds, price};
       sums += numLayers + 1;
-      fuller += numLayers;
     }
   }
   return most;
@@ -146,10 +139,8 @@ std::pair<double, double> LayerBounds::secondsAndPrice(unsigned way, unsigned lo
 double LayerBounds::seconds(unsigned way, unsigned lo, unsigned hi, int64_t inFlight,
                             int64_t memoryBytes) const {
   const Way &mine = ways[way];
-  int64_t inner = 0;
-  for (unsigned layer : someOf(lo, hi))
-    inner = std::max(inner, mine.layers[layer].leastInner);
-  if (mine.sums[hi].least.at(inFlight) - mine.sums[lo].least.at(inFlight) + inner > memoryBytes)
+  int64_t least = mine.sums[hi].least.at(inFlight) - mine.sums[lo].least.at(inFlight);
+  if (least + innerBytes(way, lo, hi, &Layer::leastInner) > memoryBytes)
     return kInfinity;
   return secondsAndPrice(way, lo, hi, inFlight, memoryBytes).first;
 }

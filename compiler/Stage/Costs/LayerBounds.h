@@ -12,12 +12,6 @@ namespace alpa::stage {
 
 using LayerOps = std::vector<llvm::SmallVector<mlir::Operation *>>;
 
-/// Of one layer: the price on what it holds throughout, state and activations, and on what it holds
-/// at its fullest moment.
-struct LayerCurves {
-  std::shared_ptr<const PriceCurve> held, fullest;
-};
-
 /// Fewest seconds of runs of layers on one mesh: the sum of what their layers take,
 /// priced, at the best of some prices on bytes, less the price of the memory. At the fullest moment
 /// of one layer its temporaries are there beside the state and the activations of all. What
@@ -33,9 +27,9 @@ public:
     int64_t at(int64_t inFlight) const { return state + inFlight * activations; }
   };
   struct Layer {
-    unsigned numImpossible = 0; // 1 if there is no plan for it at all.
-    double freeSeconds = 0;     // Without a limit.
-    Bytes free, least;          // Of that answer, and of any.
+    unsigned numImpossible = 0;            // 1 if there is no plan for it at all.
+    double freeSeconds = 0;                // Without a limit.
+    Bytes free, least;                     // Of that answer, and of any.
     int64_t freeInner = 0, leastInner = 0; // Beside these, at the layer's fullest moment.
     /// Of that answer: its backward seconds, those of the weight part where the phase
     /// is split, and what waits for that.
@@ -50,10 +44,11 @@ public:
   unsigned curveIndex(int64_t inFlight) const;
   int64_t inFlightOf(unsigned index) const { return curveInFlight[index]; }
   bool hasCurve(unsigned way, unsigned layer, unsigned index) const {
-    return ways[way].prices[index].curves[layer].held != nullptr;
+    return ways[way].prices[index].curves[layer] != nullptr;
   }
   /// Takes effect with the next `update`.
-  void setCurves(unsigned way, unsigned layer, unsigned index, const LayerCurves &curves);
+  void setCurve(unsigned way, unsigned layer, unsigned index,
+                std::shared_ptr<const PriceCurve> curve);
   void update(unsigned way);
 
   /// Infinite if there is no plan at all.
@@ -71,15 +66,15 @@ public:
                   int64_t memoryBytes) const;
 
 private:
+  /// Of a run at the fullest moment of one of its layers, at the least; or of the free answers.
+  int64_t innerBytes(unsigned way, unsigned lo, unsigned hi, int64_t Layer::*bytes) const;
   std::pair<double, double> secondsAndPrice(unsigned way, unsigned lo, unsigned hi,
                                             int64_t inFlight, int64_t memoryBytes) const;
 
   struct Prices {
-    std::vector<LayerCurves> curves; // By layer; null if not known.
+    std::vector<std::shared_ptr<const PriceCurve>> curves; // By layer; null if not known.
     std::vector<double> prices;
     std::vector<double> sums; // By price and layer: of those before it.
-    /// By price and layer: by how much its fullest moment is dearer than what it holds throughout.
-    std::vector<double> more;
   };
   struct Way {
     std::vector<Layer> layers;

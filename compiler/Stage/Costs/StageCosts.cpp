@@ -949,9 +949,9 @@ llvm::Error StageCosts::ask(const std::set<unsigned> &ways) {
           job.run->layers.at(classesOf[variantOf(job.way)].countingOf(example));
       for (unsigned layer : layersLike(example, job.way)) {
         bounds->setLayer(job.way, layer, facts.known);
-        for (const auto &[inFlight, curves] : facts.curves)
+        for (const auto &[inFlight, curve] : facts.curves)
           if (inFlight <= options.mostInFlight)
-            bounds->setCurves(job.way, layer, bounds->curveIndex(inFlight), curves);
+            bounds->setCurve(job.way, layer, bounds->curveIndex(inFlight), curve);
       }
     }
   for (unsigned way : ways) {
@@ -1027,7 +1027,7 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
   constexpr unsigned kMostSolves = 7;
   struct Wanted {
     unsigned layer, index;
-    LayerCurves curves;
+    std::shared_ptr<PriceCurve> curve;
   };
   std::map<std::pair<unsigned, unsigned>, std::vector<Wanted>> wanted; // By class and way.
   std::set<std::array<unsigned, 3>> seen;                              // Way, kind and index.
@@ -1048,7 +1048,7 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
           continue;
         isReady = false;
         if (seen.insert({way, layerKinds[variantOf(way)][layer], index}).second)
-          wanted[{classOfLayer(layer), way}].push_back({layer, index, {}});
+          wanted[{classOfLayer(layer), way}].push_back({layer, index, nullptr});
       }
     }
     if (isReady)
@@ -1069,16 +1069,13 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
       const auto &uncounted = classesOf[variantOf(way)].countedBelow(one.layer);
       StageUsage usage = run.problem->stateUsage(uncounted);
       usage.add(run.problem->activationUsage(uncounted), bounds->inFlightOf(one.index));
-      for (auto curve : {&LayerCurves::held, &LayerCurves::fullest}) {
-        llvm::Expected<PriceCurve> traced = tracePriceCurve(
-            *run.problem, usage, run.free, kTolerance, kMostSolves, effort, run.points);
-        if (!traced)
-          return traced.takeError();
-        one.curves.*curve = std::make_shared<PriceCurve>(std::move(*traced));
-        usage.add(run.problem->innerUsage(run.free.point->choices), 1);
-      }
+      llvm::Expected<PriceCurve> curve = tracePriceCurve(*run.problem, usage, run.free, kTolerance,
+                                                         kMostSolves, effort, run.points);
+      if (!curve)
+        return curve.takeError();
+      one.curve = std::make_shared<PriceCurve>(std::move(*curve));
       run.layers.at(classesOf[variantOf(way)].countingOf(one.layer))
-          .curves[bounds->inFlightOf(one.index)] = one.curves;
+          .curves[bounds->inFlightOf(one.index)] = one.curve;
       run.isNew = true;
     }
     count(run);
@@ -1091,7 +1088,7 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
     for (const Wanted &one : list) {
       unsigned way = key.second;
       for (unsigned layer : layersLike(one.layer, way))
-        bounds->setCurves(way, layer, one.index, one.curves);
+        bounds->setCurve(way, layer, one.index, one.curve);
       changed.insert(way);
     }
   for (unsigned way : changed) {

@@ -125,32 +125,14 @@ static bool toPoint(const json::Value &value, sharding::StagePoint &point) {
   return isGood && toSeconds(&(*fields)[at], point.copySeconds);
 }
 
-static json::Value fromCurve(const PriceCurve &curve) {
-  json::Array known;
-  for (const PriceCurve::Known &one : curve.known)
-    known.push_back(json::Array{one.secondsPerByte, one.seconds});
-  return known;
-}
-
-static std::shared_ptr<const PriceCurve> toCurve(const json::Value &value) {
-  const json::Array *known = value.getAsArray();
-  if (!known)
-    return nullptr;
-  auto curve = std::make_shared<PriceCurve>();
-  for (const json::Value &item : *known) {
-    const json::Array *pair = item.getAsArray();
-    PriceCurve::Known &one = curve->known.emplace_back();
-    if (!pair || pair->size() != 2 || !toSeconds(&(*pair)[0], one.secondsPerByte) ||
-        !toSeconds(&(*pair)[1], one.seconds))
-      return nullptr;
-  }
-  return curve;
-}
-
 static json::Value fromLayer(uint64_t counting, const LayerFacts &facts) {
   json::Object curves;
-  for (const auto &[inFlight, both] : facts.curves)
-    curves[std::to_string(inFlight)] = json::Array{fromCurve(*both.held), fromCurve(*both.fullest)};
+  for (const auto &[inFlight, curve] : facts.curves) {
+    json::Array known;
+    for (const PriceCurve::Known &one : curve->known)
+      known.push_back(json::Array{one.secondsPerByte, one.seconds});
+    curves[std::to_string(inFlight)] = std::move(known);
+  }
   const LayerBounds::Layer &known = facts.known;
   return json::Array{std::to_string(counting), int64_t(known.numImpossible),
                      known.freeSeconds,        known.free.state,
@@ -189,12 +171,18 @@ static bool toLayer(const json::Value &value, std::map<uint64_t, LayerFacts> &la
   }
   for (const auto &[name, list] : *(*fields)[7].getAsObject()) {
     int64_t inFlight = 0;
-    const json::Array *both = list.getAsArray();
-    if (llvm::StringRef(name).getAsInteger(10, inFlight) || !both || both->size() != 2)
+    const json::Array *known = list.getAsArray();
+    if (llvm::StringRef(name).getAsInteger(10, inFlight) || !known)
       return false;
-    LayerCurves &curves = facts.curves[inFlight];
-    curves = {toCurve((*both)[0]), toCurve((*both)[1])};
-    isGood &= curves.held && curves.fullest;
+    auto curve = std::make_shared<PriceCurve>();
+    for (const json::Value &item : *known) {
+      const json::Array *pair = item.getAsArray();
+      PriceCurve::Known &one = curve->known.emplace_back();
+      if (!pair || pair->size() != 2 || !toSeconds(&(*pair)[0], one.secondsPerByte) ||
+          !toSeconds(&(*pair)[1], one.seconds))
+        return false;
+    }
+    facts.curves[inFlight] = std::move(curve);
   }
   return isGood;
 }

@@ -17,7 +17,7 @@ namespace alpa::stage {
 /// What is known of a single layer as a part of runs.
 struct LayerFacts {
   LayerBounds::Layer known;
-  std::map<int64_t, LayerCurves> curves; // By micro-batches in flight.
+  std::map<int64_t, std::shared_ptr<const PriceCurve>> curves; // By micro-batches in flight.
 };
 
 /// What is known of a class of layer ranges on one way.

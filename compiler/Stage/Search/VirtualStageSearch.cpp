@@ -174,6 +174,8 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
   // Bounds of stages are a little too low, so that other cuts look better until their stages are
   // solved, too; that gains next to nothing where layers are alike.
   constexpr unsigned kMostRounds = 48, kMoreRounds = 3;
+  // Nor does it make a cut that is much slower than what there is already the fastest.
+  constexpr double kHopeless = 1.1;
   unsigned last = kMostRounds;
   for (unsigned round = 0; round < last; ++round) {
     costs.refresh(/*onlySolved=*/false);
@@ -195,6 +197,8 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
     // What other rounds solved may go together.
     costs.refresh(/*onlySolved=*/true);
     offer(solveVirtualStages(cut));
+    if (!best.stages.empty() && best.seconds > mostSeconds * kHopeless)
+      break;
     if (!best.stages.empty() && last == kMostRounds)
       last = std::min(last, round + 1 + kMoreRounds);
   }
