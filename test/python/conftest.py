@@ -13,14 +13,10 @@ import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("NPROC", "32")
-# What LLVM makes of programs is not under test, and takes half of the compiling; `make test-full`
-# lets it optimize.
-for _flag, _value in {
-    "xla_force_host_platform_device_count": 8,
-    "xla_backend_optimization_level": 0,
-}.items():
-    if _flag not in os.environ.get("XLA_FLAGS", ""):
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --{_flag}={_value}".strip()
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = (
+        os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    ).strip()
 
 # Plans of one run of the tests are not those of an earlier run.
 _KEPT = tempfile.mkdtemp(prefix="alpa-mlir-tests-")
