@@ -94,8 +94,8 @@ Value ReferenceAttention::given(int operand) {
 /// [batch]: numbers of tokens in float32.
 Value ReferenceAttention::lengths(int operand) {
   Value value = truth(call.op->getOperand(operand));
-  if (!call.isTransformerEngine || call.hasOwnLengths)
-    return value;
+  if (!call.isTransformerEngine || call.hasOwnLengths) // A list of one sequence, too.
+    return typeOf(value).getRank() == 1 ? value : reshape(value, {call.batch});
   auto part = [&](int64_t start) {
     return make("stablehlo.slice", value, real({call.batch}),
                 {dims("start_indices", {start}), dims("limit_indices", {start + call.batch}),

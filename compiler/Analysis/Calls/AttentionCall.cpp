@@ -361,6 +361,8 @@ llvm::StringRef AttentionCall::whyTokensStay() const {
     return "there are other keys than queries";
   if (isBalanced() && tokens % 2 != 0)
     return "an odd number of tokens has no halves";
+  if (queryLengths >= 0 && segments == 1 && shapeOf(op->getOperand(queryLengths)).size() != 1)
+    return "lengths are lists of one sequence";
   // Then one sequence at most has queries on one device and keys on another.
   bool isSelf = queryLengths < 0 ||
                 (op->getOperand(queryLengths) == op->getOperand(keyLengths) &&

@@ -81,6 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     output: Path = options.output
     refuse_existing(options, "output", "plots")
+    if options.plots is not None and options.plots.exists():
+        is_folder = options.plots.is_dir()
+        if not is_folder or any(p.suffix not in (".svg", ".png") for p in options.plots.iterdir()):
+            options.error(f"{options.plots} holds more than pictures; name another folder")
     from alpa_runtime.plan import Plan
 
     # Before planning, which may take long.

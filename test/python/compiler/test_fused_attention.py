@@ -164,6 +164,17 @@ def test_parts_of_the_kernel_make_the_whole(style, key_heads, method):
     assert_equal_update(split(state, batch), expected, state)
 
 
+@pytest.mark.parametrize("method", ("one micro-batch", "two"))
+@pytest.mark.parametrize("is_causal", (True, False))
+@pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
+def test_a_list_of_one_sequence_is_its_length(is_causal, method):
+    step, state, batch = packed_step("cudnn", 2, is_causal, most=1)
+    plain, _, _ = packed_step("xla", 2, is_causal, most=1)
+    expected = jax.jit(plain)(state, batch)
+    split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=METHODS[method])
+    assert_equal_update(split(state, batch), expected, state)
+
+
 @pytest.mark.usefixtures("any_dtype")
 def test_without_a_gpu_the_kernel_is_plain_ops():
     step, state, batch = make_step("cudnn", 2, is_causal=True)
@@ -208,9 +219,9 @@ PACKED = np.array(
 )
 
 
-def packed_step(implementation, key_heads, is_causal, bias_of=None, window=None):
-    """Two layers of attention within packed sequences, and their SGD update."""
-    lengths = jnp.asarray(PACKED, jnp.int32)
+def packed_step(implementation, key_heads, is_causal, bias_of=None, window=None, most=3):
+    """Two layers of attention within so many packed sequences, and their SGD update."""
+    lengths = jnp.asarray(PACKED[:, :most], jnp.int32)
     begins = jnp.cumsum(jnp.maximum(lengths, 0), 1) - jnp.maximum(lengths, 0)
 
     def attend(query, key, value, bias, lengths, begins):
