@@ -118,8 +118,7 @@ StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort
 double StageProblem::countedSeconds(const StagePoint &point, double exposure) const {
   Counted &counts = counted(exposure);
   setPrice(counts, nullptr, 0);
-  return seconds(solver::evaluate(counts.priced, point.choices).objective,
-                 counts.fixedPicoseconds);
+  return seconds(solver::evaluate(counts.priced, point.choices).objective, counts.fixedPicoseconds);
 }
 
 llvm::Expected<StageProblem::Exposed>

@@ -164,8 +164,8 @@ def test_parts_of_the_kernel_make_the_whole(style, key_heads, method):
     assert_equal_update(split(state, batch), expected, state)
 
 
-@pytest.mark.parametrize("method", ("one micro-batch", "two"))
-@pytest.mark.parametrize("is_causal", (True, False))
+@pytest.mark.parametrize("method", ["one micro-batch", "two"])
+@pytest.mark.parametrize("is_causal", [True, False])
 @pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
 def test_a_list_of_one_sequence_is_its_length(is_causal, method):
     step, state, batch = packed_step("cudnn", 2, is_causal, most=1)
