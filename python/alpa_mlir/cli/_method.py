@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import fields as all_fields
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from alpa_mlir.cli._command import count, fraction, number, positive
+from alpa_mlir.cli._command import count, did_you_mean, fraction, number, positive
 from alpa_mlir.errors import MethodError
 
 if TYPE_CHECKING:
@@ -317,9 +316,9 @@ def _remat(text: str) -> Any:
     if text in words:
         return text
     if not text[:1].isdecimal():
-        near = get_close_matches(text, words, 1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise argparse.ArgumentTypeError(f"{text!r} is none of none, all, auto, or numbers{meant}")
+        meant = did_you_mean([text], words)
+        wrong = f"{text!r} is none of none, all, auto, or numbers"
+        raise argparse.ArgumentTypeError(f"{wrong}; {meant}" if meant else wrong)
     return tuple(number(item) for item in text.split(","))
 
 
