@@ -2,6 +2,7 @@
 
 #include "compiler/Stage/Costs/RunSolver.h"
 
+#include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/STLExtras.h"
 #include <cmath>
 
@@ -144,8 +145,11 @@ private:
   }
   bool fits(const StagePoint &point) const { return point.peakBytes(inFlight) <= limit; }
   /// What prices trade for bytes: a solve does not know what is not hidden beyond the exposure.
-  double secondsOf(const StagePoint &point) const {
-    return problem.countedSeconds(point, effort.exposure);
+  double secondsOf(const StagePoint &point) {
+    auto [it, isNew] = counted.try_emplace(&point);
+    if (isNew)
+      it->second = problem.countedSeconds(point, effort.exposure);
+    return it->second;
   }
 
   void offer(std::shared_ptr<StagePoint> point) {
@@ -241,6 +245,7 @@ private:
   double likelyPrice, tolerance;
   StageProblem::Effort effort;
   std::vector<std::shared_ptr<StagePoint>> &points;
+  llvm::DenseMap<const StagePoint *, double> counted; // All of them stay in `points`.
   StageUsage usage;
   RunAnswer answer;
 };
