@@ -189,10 +189,12 @@ static CostSum mostOfAllowed(const Problem &problem) {
   return sum;
 }
 
+bool solver::addsUp(const Problem &problem) { return mostOfAllowed(problem) < kInfinity; }
+
 llvm::Expected<Solution> solver::solve(const Problem &problem, const SolveOptions &options) {
   if (llvm::Error error = verifyProblem(problem))
     return error;
-  if (mostOfAllowed(problem) >= kInfinity)
+  if (!addsUp(problem))
     return llvm::createStringError(llvm::inconvertibleErrorCode(),
                                    "costs are too large to be added up exactly: allowed ones may "
                                    "reach 2^58 in sum; count in a larger unit");

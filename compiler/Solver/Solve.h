@@ -65,6 +65,9 @@ struct Evaluation {
 /// Recomputes cost and memory from the choices alone.
 Evaluation evaluate(const Problem &problem, llvm::ArrayRef<unsigned> choices);
 
+/// Whether allowed costs can be added up exactly, whatever is chosen.
+bool addsUp(const Problem &problem);
+
 /// Solves and re-evaluates; the reported objective is always the evaluator's.
 llvm::Expected<Solution> solve(const Problem &problem, const SolveOptions &options = {});
 

@@ -10,7 +10,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Solver/Backends/Backends.h"
+#include "compiler/Solver/PricedProblem.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FormatVariadic.h"
 
@@ -24,6 +26,7 @@ namespace cl = llvm::cl;
 static cl::opt<unsigned> count("problems", cl::desc("How many problems"), cl::init(10000));
 static cl::opt<uint64_t> firstSeed("seed", cl::desc("Seed of the first problem"), cl::init(0));
 static cl::opt<bool> falling("falling", cl::desc("With edges that leave negative costs"));
+static cl::opt<bool> priced("priced", cl::desc("At several prices on bytes, without a limit"));
 static cl::opt<std::string> method("method", cl::desc("Which solver"), cl::init("built-in"));
 
 namespace {
@@ -259,6 +262,56 @@ static std::string mistake(const Problem &problem, const SolveOptions &options,
   return "";
 }
 
+/// What is wrong with the answers at some prices on sums of two kinds of bytes.
+static std::string mistakeAtPrices(Problem problem, const SolveOptions &options,
+                                   Generator &generator) {
+  problem.usageLimitBytes.reset();
+  std::vector<llvm::SmallVector<NodeBytes, 1>> kinds(problem.nodes.size());
+  for (auto [ofNode, node] : llvm::zip_equal(kinds, problem.nodes)) {
+    if (!node.usagesBytes.empty())
+      ofNode.push_back(node.usagesBytes);
+    NodeBytes other;
+    for (size_t choice = 0; choice < node.costs.size(); ++choice)
+      other.push_back(generator.below(4));
+    if (generator.below(3) == 0)
+      ofNode.push_back(std::move(other));
+  }
+  PricedProblem prices(problem, kinds);
+  for (double price : {0.0, 1.0, 3.0, 40.0, 0.0}) {
+    std::vector<NodeBytes> bytes(problem.nodes.size());
+    Problem dear = problem;
+    for (auto [node, total] : llvm::enumerate(bytes)) {
+      for (const NodeBytes &kind : kinds[node]) {
+        int64_t times = generator.below(3);
+        total.resize(kind.size());
+        for (size_t choice = 0; choice < kind.size(); ++choice)
+          total[choice] += times * kind[choice];
+      }
+      for (size_t choice = 0; choice < total.size(); ++choice)
+        if (int64_t &cost = dear.nodes[node].costs[choice]; cost != kForbiddenCost)
+          cost += int64_t(price) * total[choice];
+    }
+    if (mostOfAllowed(dear) >= (CostSum(1) << 58))
+      continue;
+    std::optional<std::vector<unsigned>> best = enumerate(dear);
+    llvm::Expected<Solution> solution = prices.solve(bytes, price, options);
+    std::string at = llvm::formatv(" at a price of {0}", price).str();
+    if (!solution)
+      return "error" + at + ": " + llvm::toString(solution.takeError());
+    if (!best) {
+      if (!solution->choices.empty())
+        return "found choices where none are allowed" + at;
+      continue;
+    }
+    CostSum wanted = *costOf(dear, *best);
+    if (solution->choices.size() != problem.nodes.size() ||
+        costOf(dear, solution->choices) != wanted || solution->lowerBound != wanted)
+      return "not the cheapest, or not proven" + at + ": " + toText(solution->lowerBound) +
+             ", expected " + toText(wanted);
+  }
+  return "";
+}
+
 int main(int argc, char **argv) {
   cl::ParseCommandLineOptions(argc, argv, "Compares a solver with enumeration.\n");
   unsigned infeasible = 0, bound = 0;
@@ -273,6 +326,13 @@ int main(int argc, char **argv) {
     options.threads = 1 + (generator.below(32) == 0);
     options.seed = generator.below(3);
     options.timeLimitSeconds = 20;
+    if (priced) {
+      if (std::string text = mistakeAtPrices(problem, options, generator); !text.empty()) {
+        llvm::errs() << llvm::formatv("problem {0}: {1}\n{2}", seed, text, printProblem(problem));
+        return 1;
+      }
+      continue;
+    }
     bool binds = generator.below(2) && tighten(problem, generator);
     std::optional<std::vector<unsigned>> choices = enumerate(problem);
     std::optional<CostSum> best = choices ? costOf(problem, *choices) : std::nullopt;

@@ -447,28 +447,45 @@ int64_t ProblemBuilder::fixedPicoseconds(double exposure) const {
   return counted(cost, hideable, exposure);
 }
 
+int64_t ProblemBuilder::nodeCost(unsigned node, unsigned choice, double exposure) const {
+  double hideable = 0;
+  for (unsigned phase = 0; phase < kNumPhases; ++phase)
+    if (!nodes[node].hideable[phase].empty())
+      hideable += static_cast<double>(nodes[node].hideable[phase][choice]) *
+                  static_cast<double>(weight(static_cast<OpPhase>(phase)));
+  return counted(problem.nodes[node].costs[choice], hideable, exposure);
+}
+
+int64_t ProblemBuilder::edgeCost(unsigned edge, size_t pair, double exposure) const {
+  auto hideable = hideableEdges.find(edge);
+  return counted(problem.edges[edge].costs[pair],
+                 hideable == hideableEdges.end() ? 0 : static_cast<double>(hideable->second[pair]),
+                 exposure);
+}
+
 solver::Problem ProblemBuilder::exposedProblem(double exposure) const {
   solver::Problem exposed = problem;
   if (exposure == 0)
     return exposed;
-  for (auto [node, info] : llvm::zip_equal(exposed.nodes, nodes))
-    for (size_t choice = 0; choice < node.costs.size(); ++choice) {
-      double hideable = 0;
-      for (unsigned phase = 0; phase < kNumPhases; ++phase)
-        if (!info.hideable[phase].empty())
-          hideable += static_cast<double>(info.hideable[phase][choice]) *
-                      static_cast<double>(weight(static_cast<OpPhase>(phase)));
-      node.costs[choice] = counted(node.costs[choice], hideable, exposure);
-    }
-  for (auto [index, edge] : llvm::enumerate(exposed.edges)) {
-    auto hideable = hideableEdges.find(index);
-    for (size_t pair = 0; pair < edge.costs.size(); ++pair)
-      edge.costs[pair] =
-          counted(edge.costs[pair],
-                  hideable == hideableEdges.end() ? 0 : static_cast<double>(hideable->second[pair]),
-                  exposure);
-  }
+  for (unsigned node = 0; node < exposed.nodes.size(); ++node)
+    for (auto [choice, cost] : llvm::enumerate(exposed.nodes[node].costs))
+      cost = nodeCost(node, choice, exposure);
+  for (unsigned edge = 0; edge < exposed.edges.size(); ++edge)
+    for (auto [pair, cost] : llvm::enumerate(exposed.edges[edge].costs))
+      cost = edgeCost(edge, pair, exposure);
   return exposed;
+}
+
+solver::CostSum ProblemBuilder::exposedObjective(llvm::ArrayRef<unsigned> choices,
+                                                 double exposure) const {
+  solver::CostSum sum = 0;
+  for (auto [node, choice] : llvm::enumerate(choices))
+    sum += nodeCost(node, choice, exposure);
+  for (auto [index, edge] : llvm::enumerate(problem.edges)) {
+    size_t columns = problem.nodes[edge.b].costs.size();
+    sum += edgeCost(index, choices[edge.a] * columns + choices[edge.b], exposure);
+  }
+  return sum;
 }
 
 //===----------------------------------------------------------------------===//

@@ -177,6 +177,8 @@ public:
   /// they slow down; with `exposure` 1 this one counts those collectives, and of the
   /// work what they lose to it; between 0 and 1 it counts parts of both.
   solver::Problem exposedProblem(double exposure) const;
+  /// What such a problem's choices cost.
+  solver::CostSum exposedObjective(llvm::ArrayRef<unsigned> choices, double exposure) const;
   /// What no choice changes of such a problem.
   int64_t fixedPicoseconds(double exposure = 0) const;
 
@@ -355,6 +357,8 @@ private:
                     Count count = Count::Paid);
   /// A cost of which `hideable` could hide, at an exposure.
   int64_t counted(int64_t cost, double hideable, double exposure) const;
+  int64_t nodeCost(unsigned node, unsigned choice, double exposure) const;
+  int64_t edgeCost(unsigned edge, size_t pair, double exposure) const;
   void carryState();
   bool isReplicated(unsigned table) const {
     return tables[table].specs.size() == 1 && tables[table].specs[0] == PackedSpec{};

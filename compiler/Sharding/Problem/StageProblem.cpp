@@ -58,31 +58,34 @@ StageProblem::build(StageView view, const cost::CostModel &model, const IntraOpO
   return stage;
 }
 
-StageProblem::Counted &StageProblem::counted(double exposure) const {
-  auto [it, isNew] = countedAt.try_emplace(exposure);
-  if (isNew) {
-    Counted &counts = it->second;
-    counts.priced = builder.exposedProblem(exposure);
-    for (const solver::ProblemNode &node : counts.priced.nodes)
-      counts.nodeCosts.push_back(node.costs);
-    counts.fixedPicoseconds = double(builder.fixedPicoseconds(exposure));
+std::vector<llvm::SmallVector<solver::NodeBytes, 1>> StageProblem::bytesOfNodes() const {
+  const std::vector<NodeInfo> &nodes = builder.getNodes();
+  std::vector<llvm::SmallVector<solver::NodeBytes, 1>> kinds(nodes.size());
+  std::vector<unsigned> choices(nodes.size(), 0);
+  for (const LiveItem &item : liveness.items) {
+    int node = builder.getValues()[item.value].node;
+    if (node < 0)
+      continue;
+    solver::NodeBytes bytes(nodes[node].numChoices());
+    for (choices[node] = 0; choices[node] < bytes.size(); ++choices[node])
+      bytes[choices[node]] = itemBytes(builder, item, choices);
+    choices[node] = 0;
+    if (!llvm::is_contained(kinds[node], bytes))
+      kinds[node].push_back(std::move(bytes));
   }
-  return it->second;
+  return kinds;
 }
 
-void StageProblem::setPrice(Counted &counts, const StageUsage *usage,
-                            double picosecondsPerByte) const {
-  // Costs stay within what a problem may hold. Less than the price keeps bounds true.
-  constexpr double kDearest = double(solver::kForbiddenCost) / 10;
-  for (auto [index, node] : llvm::enumerate(counts.priced.nodes)) {
-    node.costs = counts.nodeCosts[index];
-    if (usage && !usage->ofNode[index].empty())
-      for (auto [cost, bytes] : llvm::zip_equal(node.costs, usage->ofNode[index]))
-        if (cost < solver::kForbiddenCost)
-          cost = std::min(
-              cost + int64_t(std::floor(std::min(picosecondsPerByte * double(bytes), kDearest))),
-              solver::kForbiddenCost - 1);
-  }
+solver::PricedProblem &StageProblem::priced(double exposure) const {
+  auto known = pricedAt.find(exposure);
+  if (known == pricedAt.end())
+    known =
+        pricedAt
+            .try_emplace(exposure,
+                         exposure == 0 ? builder.getProblem() : builder.exposedProblem(exposure),
+                         bytesOfNodes())
+            .first;
+  return known->second;
 }
 
 double StageProblem::seconds(CostSum picoseconds, double fixedPicoseconds) const {
@@ -92,23 +95,23 @@ double StageProblem::seconds(CostSum picoseconds, double fixedPicoseconds) const
 llvm::Expected<StageProblem::Priced>
 StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort &effort) const {
   double picosecondsPerByte = secondsPerByte / kPicosecond * double(options.numMicroBatches);
-  Counted &counts = counted(effort.exposure);
-  solver::Problem &priced = counts.priced;
-  setPrice(counts, usage, picosecondsPerByte);
   solver::SolveOptions solveOptions;
   solveOptions.workLimit = effort.workLimit;
   solveOptions.timeLimitSeconds = effort.timeLimitSeconds;
   solveOptions.acceptableGap = effort.acceptableGap;
-  // Where memory is very dear, its prices may not add up as they are.
-  llvm::Expected<solver::Solution> solution = solver::solveInUnits(priced, solveOptions);
+  llvm::Expected<solver::Solution> solution =
+      priced(effort.exposure)
+          .solve(usage ? usage->ofNode : std::vector<solver::NodeBytes>(), picosecondsPerByte,
+                 solveOptions);
   if (!solution)
     return solution.takeError();
   timedOut += solution->isOutOfTime;
   Priced answer;
-  answer.boundSeconds = seconds(solution->lowerBound, counts.fixedPicoseconds);
+  answer.boundSeconds =
+      seconds(solution->lowerBound, double(builder.fixedPicoseconds(effort.exposure)));
   if (usage)
     answer.boundSeconds += secondsPerByte * double(usage->fixedBytes);
-  if (solution->choices.empty() && !priced.nodes.empty())
+  if (solution->choices.empty() && !builder.getNodes().empty())
     return answer;
   CostSum objective = solver::evaluate(builder.getProblem(), solution->choices).objective;
   answer.point = measure(std::move(solution->choices), objective);
@@ -116,9 +119,8 @@ StageProblem::solve(const StageUsage *usage, double secondsPerByte, const Effort
 }
 
 double StageProblem::countedSeconds(const StagePoint &point, double exposure) const {
-  Counted &counts = counted(exposure);
-  setPrice(counts, nullptr, 0);
-  return seconds(solver::evaluate(counts.priced, point.choices).objective, counts.fixedPicoseconds);
+  return seconds(builder.exposedObjective(point.choices, exposure),
+                 double(builder.fixedPicoseconds(exposure)));
 }
 
 llvm::Expected<StageProblem::Exposed>
@@ -354,10 +356,8 @@ StageProblem::alignLayers(std::shared_ptr<StagePoint> point, double mostSeconds,
     if (point)
       offer(ties.likeMost(point->choices, free));
     for (double exposure : exposures) {
-      Counted &counts = counted(exposure);
-      setPrice(counts, nullptr, 0);
       std::vector<unsigned> variableOf;
-      solver::Problem tied = ties.tie(counts.priced, free, variableOf);
+      solver::Problem tied = ties.tie(builder.exposedProblem(exposure), free, variableOf);
       llvm::Expected<solver::Solution> solution = solver::solveInUnits(tied, solveOptions);
       if (!solution)
         return solution.takeError();
@@ -409,5 +409,8 @@ size_t StageProblem::numBytes() const {
   for (const solver::ProblemEdge &edge : builder.getProblem().edges)
     numbers += edge.costs.size();
   // What the matrices were made of is about as large as they are.
-  return (2 + countedAt.size()) * sizeof(int64_t) * numbers;
+  size_t bytes = 2 * sizeof(int64_t) * numbers;
+  for (const auto &[exposure, problem] : pricedAt)
+    bytes += problem.numBytes();
+  return bytes;
 }

@@ -12,6 +12,7 @@
 
 #include "compiler/Sharding/Problem/BackwardParts.h"
 #include "compiler/Sharding/Problem/StageMemory.h"
+#include "compiler/Solver/PricedProblem.h"
 
 #include <map>
 #include <memory>
@@ -58,8 +59,8 @@ struct StagePoint {
 
 /// Bytes of some values, for each node and choice.
 struct StageUsage {
-  std::vector<std::vector<int64_t>> ofNode; // Empty for nodes without any.
-  int64_t fixedBytes = 0;                   // What no choice changes.
+  std::vector<solver::NodeBytes> ofNode; // Empty for nodes without any.
+  int64_t fixedBytes = 0;                // What no choice changes.
 
   int64_t bytes(llvm::ArrayRef<unsigned> choices) const;
   /// With the least of each node's choices.
@@ -150,15 +151,10 @@ private:
   bool isPreparedHere(const LiveItem &item) const;
   std::shared_ptr<StagePoint> measure(std::vector<unsigned> choices,
                                       solver::CostSum objective) const;
-  /// The problem that counts collectives that can hide as much, and what no choice
-  /// changes of it.
-  struct Counted {
-    solver::Problem priced;                      // Node costs differ from call to call.
-    std::vector<std::vector<int64_t>> nodeCosts; // Without a price.
-    double fixedPicoseconds = 0;
-  };
-  Counted &counted(double exposure) const;
-  void setPrice(Counted &counts, const StageUsage *usage, double picosecondsPerByte) const;
+  /// For each node the bytes of its items by choice, of each kind: what any usage is a sum of.
+  std::vector<llvm::SmallVector<solver::NodeBytes, 1>> bytesOfNodes() const;
+  /// The problem that counts collectives that can hide as much.
+  solver::PricedProblem &priced(double exposure) const;
   std::vector<int64_t> findEquations() const;
   double seconds(solver::CostSum picoseconds, double fixedPicoseconds) const;
 
@@ -168,7 +164,7 @@ private:
   ProblemBuilder builder;
   Liveness liveness; // With one micro-batch in flight.
   int64_t steadyEnd = 0;
-  mutable std::map<double, Counted> countedAt; // By exposure.
+  mutable std::map<double, solver::PricedProblem> pricedAt; // By exposure.
   mutable unsigned timedOut = 0;
 };
 
