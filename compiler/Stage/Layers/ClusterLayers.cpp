@@ -6,6 +6,7 @@
 #include "compiler/Stage/Layers/LayerDp.h"
 #include "compiler/Stage/Layers/StageShape.h"
 #include "compiler/Stage/Passes.h"
+#include "compiler/Stage/Slice/SliceUtils.h"
 #include "dialects/Alpa/AlpaDialect.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -294,6 +295,27 @@ static void assignUpdateLayers(func::FuncOp main, llvm::DenseMap<Operation *, un
   UpdateLayers(main, layers).run();
 }
 
+/// What a few ops make of nothing but constants, such as the indices of a rotary embedding or a
+/// causal mask, with their number. A layer that reads it makes it again, as a stage would: else all
+/// layers but the first would be taken to read it from memory, at its full size, and to keep it for
+/// their gradients.
+static llvm::DenseMap<Value, unsigned> findConstants(func::FuncOp main) {
+  constexpr unsigned kFew = 256; // Each as often as it is read: hashes of constants are more.
+  llvm::DenseMap<Value, unsigned> counts;
+  for (Operation &op : main.front()) {
+    if (!importer::isConstantLike(&op) && !isRepeatable(&op))
+      continue;
+    unsigned count = 1;
+    for (Value operand : op.getOperands()) {
+      auto known = counts.find(operand);
+      count = known == counts.end() || count > kFew ? kFew + 1 : count + known->second;
+    }
+    if (count <= kFew)
+      counts[op.getResult(0)] = count;
+  }
+  return counts;
+}
+
 //===----------------------------------------------------------------------===//
 // Ops into layers
 //===----------------------------------------------------------------------===//
@@ -323,7 +345,10 @@ public:
     Builder builder(&getContext());
     for (auto &[op, layer] : layerOfOp)
       op->setAttr(attr::layer, builder.getI64IntegerAttr(layer));
-    importer::repeatForReaders(main, {attr::phase, attr::eqn, attr::layer}, importer::isSplatLike);
+    llvm::DenseMap<Value, unsigned> cheap = findConstants(main);
+    importer::repeatForReaders(main, {attr::phase, attr::eqn, attr::layer}, [&](Operation *op) {
+      return importer::isSplatLike(op) || (op->getNumResults() && cheap.contains(op->getResult(0)));
+    });
     countKinds(main);
   }
 
