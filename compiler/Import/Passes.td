@@ -203,7 +203,8 @@ def AlpaUnrollLayers : Pass<"alpa-unroll-layers", "mlir::ModuleOp"> {
     Slices at the counter become static slices, a result that is filled part
     by part becomes a concatenation, and slices of one (residuals that the
     backward scan reads) become the parts. A stack that is converted for the loop is
-    sliced first, so that each layer converts its own part.
+    sliced first, so that each layer converts its own part. Rows of blocks of rows, as
+    scans with `unroll` take and give them, become rows of the stack.
 
     The equation of the loop becomes one for each iteration and equation of the body
     (scopes `alpa_inner1_<i>` of the tracer, `alpa_inner2_<i>` in a loop within; without

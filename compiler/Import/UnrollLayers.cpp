@@ -759,6 +759,143 @@ static BodyEquations numberBody(const LayerLoop &loop, unsigned level) {
 }
 
 //===----------------------------------------------------------------------===//
+// Rows of blocks of rows
+//===----------------------------------------------------------------------===//
+
+/// Whether the result has the operand's elements in their order, in another shape.
+static bool isRegrouping(Operation *op) {
+  if (isa<hlo::ReshapeOp>(op))
+    return true;
+  auto broadcast = dyn_cast<hlo::BroadcastInDimOp>(op);
+  return broadcast && llvm::is_sorted(broadcast.getBroadcastDimensions()) &&
+         cast<RankedTensorType>(broadcast.getType()).getNumElements() ==
+             cast<RankedTensorType>(broadcast.getOperand().getType()).getNumElements();
+}
+
+static Value ungrouped(Value value) {
+  for (Operation *op = value.getDefiningOp(); op && isRegrouping(op); op = value.getDefiningOp())
+    value = op->getOperand(0);
+  return value;
+}
+
+/// The value in another shape, for what stands in the place of `reader`.
+static Value regroup(Value value, Type type, Operation *reader) {
+  if (value.getType() == type)
+    return value;
+  OpBuilder builder(reader);
+  auto reshape = hlo::ReshapeOp::create(builder, reader->getLoc(), type, value);
+  reshape->setDiscardableAttrs(reader->getDiscardableAttrDictionary());
+  return reshape;
+}
+
+static int64_t elementsOfRow(Value value) {
+  ArrayRef<int64_t> shape = shapeOf(value);
+  return shape.empty() ? 1 : llvm::product_of(shape.drop_front());
+}
+
+/// Where the first row of a slice of whole rows lies; nothing if it is another slice.
+static std::optional<int64_t> firstRow(hlo::SliceOp slice) {
+  ArrayRef<int64_t> whole = shapeOf(slice.getOperand()), part = shapeOf(slice.getResult());
+  if (whole.empty() || whole.drop_front() != part.drop_front() || slice.getStrides()[0] != 1)
+    return std::nullopt;
+  return slice.getStartIndices()[0];
+}
+
+/// Rows of a block of a stack as rows of the stack, and rows of what was put together as what
+/// they were; null if nothing stands between.
+static Value directRows(Operation *op) {
+  auto slice = cast<hlo::SliceOp>(op);
+  std::optional<int64_t> row = firstRow(slice);
+  if (!row)
+    return nullptr;
+  Value whole = slice.getOperand();
+  int64_t start = *row * elementsOfRow(whole);
+  int64_t size = cast<RankedTensorType>(slice.getType()).getNumElements();
+  while (Operation *source = whole.getDefiningOp()) {
+    if (isRegrouping(source)) {
+      whole = source->getOperand(0);
+      continue;
+    }
+    if (auto outer = dyn_cast<hlo::SliceOp>(source)) {
+      std::optional<int64_t> first = firstRow(outer);
+      if (!first)
+        break;
+      start += *first * elementsOfRow(outer.getOperand());
+      whole = outer.getOperand();
+      continue;
+    }
+    auto concat = dyn_cast<hlo::ConcatenateOp>(source);
+    if (!concat || concat.getDimension() != 0)
+      break;
+    Value holder;
+    int64_t begin = start;
+    for (Value part : concat.getInputs()) {
+      int64_t elements = cast<RankedTensorType>(part.getType()).getNumElements();
+      if (begin < elements) {
+        holder = begin + size <= elements ? part : Value();
+        break;
+      }
+      begin -= elements;
+    }
+    if (!holder)
+      break;
+    whole = holder;
+    start = begin;
+  }
+  if (whole == slice.getOperand())
+    return nullptr;
+  auto type = cast<RankedTensorType>(whole.getType());
+  if (size == type.getNumElements())
+    return regroup(whole, slice.getType(), op);
+  int64_t rowSize = elementsOfRow(whole);
+  if (type.getRank() == 0 || start % rowSize || size % rowSize)
+    return nullptr;
+  OpBuilder builder(op);
+  Value rows = rowsOf(builder, whole, 0, start / rowSize, size / rowSize,
+                      op->getDiscardableAttrDictionary(), op->getLoc());
+  return regroup(rows, slice.getType(), op);
+}
+
+/// One concatenation for one of stacks of rows, some of which may be blocks; null if the op is
+/// none.
+static Value stackOfRows(Operation *op) {
+  auto type = cast<RankedTensorType>(op->getResult(0).getType());
+  Operation *outer = op;
+  while (outer && isRegrouping(outer))
+    outer = outer->getOperand(0).getDefiningOp();
+  auto concat = dyn_cast_or_null<hlo::ConcatenateOp>(outer);
+  if (!concat || concat.getDimension() != 0 || type.getRank() == 0)
+    return nullptr;
+  SmallVector<Value> rows;
+  for (Value part : concat.getInputs()) {
+    Operation *inner = ungrouped(part).getDefiningOp();
+    if (inner && isStack(inner) &&
+        shapeOf(inner->getResult(0)).drop_front() == type.getShape().drop_front())
+      llvm::append_range(rows, inner->getOperands());
+    else if (shapeOf(part).drop_front() == type.getShape().drop_front())
+      rows.push_back(part);
+    else
+      return nullptr;
+  }
+  if (rows.size() == concat.getInputs().size())
+    return nullptr;
+  OpBuilder builder(op);
+  auto stack = hlo::ConcatenateOp::create(builder, concat.getLoc(), type, rows, 0);
+  stack->setDiscardableAttrs(concat->getDiscardableAttrDictionary());
+  return stack;
+}
+
+/// What was regrouped before, at once; null if nothing was.
+static Value regrouped(Operation *op) {
+  if (Value stack = stackOfRows(op))
+    return stack;
+  Operation *source = op->getOperand(0).getDefiningOp();
+  return source && isRegrouping(source)
+             ? regroup(ungrouped(op->getOperand(0)), op->getResult(0).getType(), op)
+             : Value();
+}
+
+//===----------------------------------------------------------------------===//
 // Scans over layers, layer by layer
 //===----------------------------------------------------------------------===//
 
@@ -797,6 +934,7 @@ public:
       any |= writeOutShort(main);
     } while (foundLoops);
     if (any) {
+      joinBlocks(main);
       convertRows(main);
       repeatForReaders(main, {attr::phase, attr::eqn}, isConstantLike);
       eraseUnused(main);
@@ -906,6 +1044,21 @@ private:
           levels[copy] = level;
           foundLoops = true;
         });
+  }
+
+  /// A scan with `unroll` takes several rows of its stacks at once, by which it reshapes them.
+  /// Its layers take single rows, and give single rows for stacks, as those of other scans do.
+  static void joinBlocks(func::FuncOp main) {
+    for (Operation &op : llvm::make_early_inc_range(main.getBody().front().without_terminator())) {
+      Value joined = isa<hlo::SliceOp>(op)         ? directRows(&op)
+                     : isa<hlo::ConcatenateOp>(op) ? stackOfRows(&op)
+                     : isRegrouping(&op)           ? regrouped(&op)
+                                                   : Value();
+      if (!joined)
+        continue;
+      op.getResult(0).replaceAllUsesWith(joined);
+      op.erase();
+    }
   }
 
   /// A stack that is only converted for its rows (masters in float32) is sliced first, so

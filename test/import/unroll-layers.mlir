@@ -193,3 +193,62 @@ func.func @main(%x: tensor<4x4xf32> {alpa.kind = "batch"}) -> (tensor<4x4xf32>, 
   }
   return %0#1, %0#2 : tensor<4x4xf32>, tensor<1x4x4xf32>
 }
+
+// -----
+
+// A scan with `unroll=2` of four layers takes blocks of two rows of its stacks: its layers take
+// single rows, and give single rows, as if each were an iteration.
+
+// WHOLE: stablehlo.while
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[W:.+]]: tensor<4x8x8xf32> {{.*}}, %[[X:.+]]: tensor<4x8xf32>
+func.func @main(%w: tensor<4x8x8xf32> {alpa.kind = "state"}, %x: tensor<4x8xf32> {alpa.kind = "batch"}) -> (tensor<4x8xf32>, tensor<4x4x8xf32>, tensor<2x4x8xf32>) {
+  // CHECK-NOT: stablehlo.while
+  // CHECK: %[[W0:.+]] = stablehlo.slice %[[W]] [0:1, 0:8, 0:8]
+  // CHECK: %[[M0:.+]] = stablehlo.reshape %[[W0]] {{.*}}(tensor<1x8x8xf32>) -> tensor<8x8xf32>
+  // CHECK: %[[Y0:.+]] = stablehlo.dot_general %[[X]], %[[M0]]
+  // CHECK: %[[W1:.+]] = stablehlo.slice %[[W]] [1:2, 0:8, 0:8]
+  // CHECK: %[[M1:.+]] = stablehlo.reshape %[[W1]]
+  // CHECK: %[[Y1:.+]] = stablehlo.dot_general %[[Y0]], %[[M1]]
+  // CHECK: %[[R0:.+]] = stablehlo.broadcast_in_dim %[[Y0]]
+  // CHECK: %[[R1:.+]] = stablehlo.broadcast_in_dim %[[Y1]]
+  // CHECK: %[[W2:.+]] = stablehlo.slice %[[W]] [2:3, 0:8, 0:8]
+  // CHECK: %[[W3:.+]] = stablehlo.slice %[[W]] [3:4, 0:8, 0:8]
+  // CHECK: %[[Y3:.+]] = stablehlo.dot_general
+  // CHECK: %[[R2:.+]] = stablehlo.broadcast_in_dim
+  // CHECK: %[[R3:.+]] = stablehlo.broadcast_in_dim %[[Y3]]
+  // CHECK: %[[R:.+]] = stablehlo.concatenate %[[R0]], %[[R1]], %[[R2]], %[[R3]], dim = 0
+  // Rows across blocks are none of one block.
+  // CHECK: %[[ACROSS:.+]] = stablehlo.slice %[[R]] [1:3, 0:4, 0:8]
+  // CHECK: return %[[Y3]], %[[R]], %[[ACROSS]]
+  %c0 = stablehlo.constant {alpa.eqn = 0 : i64, alpa.phase = "forward"} dense<0> : tensor<i32>
+  %blocks = stablehlo.reshape %w {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<4x8x8xf32>) -> tensor<2x2x8x8xf32>
+  %none = stablehlo.constant {alpa.eqn = 0 : i64, alpa.phase = "forward"} dense<0.0> : tensor<2x2x4x8xf32>
+  %0:4 = stablehlo.while(%i = %c0, %a = %x, %ws = %blocks, %r = %none) : tensor<i32>, tensor<4x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x4x8xf32> attributes {alpa.eqn = 0 : i64, alpa.phase = "forward"}
+  cond {
+    %n = stablehlo.constant dense<2> : tensor<i32>
+    %go = stablehlo.compare LT, %i, %n, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %go : tensor<i1>
+  } do {
+    %z = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %s = stablehlo.dynamic_slice %ws, %i, %z, %z, %z, sizes = [1, 2, 8, 8] : (tensor<2x2x8x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2x8x8xf32>
+    %b = stablehlo.reshape %s : (tensor<1x2x8x8xf32>) -> tensor<2x8x8xf32>
+    %s0 = stablehlo.slice %b [0:1, 0:8, 0:8] : (tensor<2x8x8xf32>) -> tensor<1x8x8xf32>
+    %m0 = stablehlo.reshape %s0 : (tensor<1x8x8xf32>) -> tensor<8x8xf32>
+    %y0 = stablehlo.dot_general %a, %m0, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+    %s1 = stablehlo.slice %b [1:2, 0:8, 0:8] : (tensor<2x8x8xf32>) -> tensor<1x8x8xf32>
+    %m1 = stablehlo.reshape %s1 : (tensor<1x8x8xf32>) -> tensor<8x8xf32>
+    %y1 = stablehlo.dot_general %y0, %m1, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+    %r0 = stablehlo.broadcast_in_dim %y0, dims = [1, 2] : (tensor<4x8xf32>) -> tensor<1x4x8xf32>
+    %r1 = stablehlo.broadcast_in_dim %y1, dims = [1, 2] : (tensor<4x8xf32>) -> tensor<1x4x8xf32>
+    %p = stablehlo.concatenate %r0, %r1, dim = 0 : (tensor<1x4x8xf32>, tensor<1x4x8xf32>) -> tensor<2x4x8xf32>
+    %u = stablehlo.broadcast_in_dim %p, dims = [1, 2, 3] : (tensor<2x4x8xf32>) -> tensor<1x2x4x8xf32>
+    %q = stablehlo.dynamic_update_slice %r, %u, %i, %z, %z, %z : (tensor<2x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x2x4x8xf32>
+    %k = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %k, %y1, %ws, %q : tensor<i32>, tensor<4x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x4x8xf32>
+  }
+  %stack = stablehlo.reshape %0#3 {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<2x2x4x8xf32>) -> tensor<4x4x8xf32>
+  %across = stablehlo.slice %stack [1:3, 0:4, 0:8] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<4x4x8xf32>) -> tensor<2x4x8xf32>
+  return %0#1, %stack, %across : tensor<4x8xf32>, tensor<4x4x8xf32>, tensor<2x4x8xf32>
+}

@@ -254,3 +254,63 @@ def test_one_mesh_takes_layers_along_another_dimension(method):
         found, _ = step(found, batch)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def unrolled(unroll, width=16, rows=16):
+    """Eight layers as a scan that takes `unroll` of them at a time, and their state and batch."""
+
+    def layer(x, weights):
+        hidden = jnp.tanh(x @ weights["a"]) + weights["c"]
+        return x + hidden @ weights["b"], jnp.mean(hidden, axis=0)
+
+    def step(params, batch):
+        def loss(params):
+            x, means = jax.lax.scan(layer, batch, params, unroll=unroll)
+            return jnp.mean(x**2) + jnp.mean(means**2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
+
+    def init():
+        keys = jax.random.split(jax.random.key(0), 3)
+        params = {
+            "a": 0.1 * jax.random.normal(keys[0], (8, width, 2 * width)),
+            "b": 0.1 * jax.random.normal(keys[1], (8, 2 * width, width)),
+            "c": jnp.zeros((8, 2 * width)),
+        }
+        return params, jax.random.normal(keys[2], (rows, width))
+
+    return step, init
+
+
+@pytest.mark.parametrize("unroll", [2, 4])
+@pytest.mark.parametrize("method", ["data-parallel", "zero-2", "zero-3", "megatron", "auto"])
+def test_unrolled_scans_are_predicted_like_others(method, unroll):
+    def seconds(unroll):
+        step, init = unrolled(unroll, width=1024, rows=4096)
+        parallel = alpa_mlir.parallelize(
+            step, cluster="dgx-a100", method=ShardParallel(method=method), cache=False
+        )
+        return parallel.plan(*jax.eval_shape(init)).predicted_seconds
+
+    assert seconds(unroll) == pytest.approx(seconds(1), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("method", "unroll"), [(TWO, 2), (TWO, 4), (ShardParallel(method="zero-3"), 4)]
+)
+def test_unrolled_scans_compute_what_jit_does(method, unroll):
+    step, init = unrolled(unroll)
+    params, batch = init()
+    compiled = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=method)
+    if method is TWO:
+        first, second = pieces_by_mesh(compiled.plan)
+        assert first
+        assert second
+        assert not first & second
+    found, expected = params, params
+    for _ in range(2):
+        found, value = compiled(found, batch)
+        expected, expected_value = jax.jit(step)(expected, batch)
+        assert relative_difference(value, expected_value) < 1e-5
+        assert relative_difference(found, expected, 1e-6) < 1e-5
