@@ -345,9 +345,9 @@ class Run:
         return sorted(found - {os.getpid()})
 
 
-def shared_memory() -> set[str]:
-    """Names of ours and of Ray's; memory without a name ends with its processes."""
-    return {name for name in os.listdir("/dev/shm") if "alpa" in name or "plasma" in name}
+def shared_memory(hosts: str) -> set[str]:
+    """Names of Ray's; ours is memory without a name, which ends with its processes."""
+    return {name for name in os.listdir("/dev/shm") if hosts == "ray" and "plasma" in name}
 
 
 def measure(given: argparse.Namespace) -> Json:
@@ -357,7 +357,7 @@ def measure(given: argparse.Namespace) -> Json:
 
 
 def compare(given: argparse.Namespace, folder: Path) -> Json:
-    shared = shared_memory()
+    shared = shared_memory(given.hosts)
     make_plan().save(folder / "plan")
     accidents = choose_accidents(given)
     calm, wild = Run(given, folder / "calm", []), Run(given, folder / "wild", accidents)
@@ -392,7 +392,7 @@ def compare(given: argparse.Namespace, folder: Path) -> Json:
         },
         "seconds": seconds,
         "orphans": calm.orphans() + wild.orphans(),
-        "shared_memory_left": sorted(shared_memory() - shared),
+        "shared_memory_left": sorted(shared_memory(given.hosts) - shared),
     }
     if given.log:
         print(wild.log(), file=sys.stderr)
