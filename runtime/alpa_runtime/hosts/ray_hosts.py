@@ -601,7 +601,7 @@ class RayWorkers:
         """Join the cluster, or start Ray on this machine; gives Ray.
 
         Raises:
-            WorkerError: Ray is not installed, or no cluster answers.
+            WorkerError: Ray is not installed or does not start, or no cluster answers.
         """
         ray = import_ray()
         if ray.is_initialized():
@@ -616,7 +616,15 @@ class RayWorkers:
             ):
                 # Ray forks to start its services, which is safe: they are programs of their own.
                 warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-                ray.init("local", namespace=_STARTED_HERE, include_dashboard=False, **options)
+                try:
+                    ray.init("local", namespace=_STARTED_HERE, include_dashboard=False, **options)
+                except Exception as error:  # On a busy machine, say: it has no class of its own.
+                    ray.shutdown()  # What of it is up.
+                    raise WorkerError(
+                        f"Ray does not start: {error}",
+                        where="Ray on this machine",
+                        fix="try again; /tmp/ray/session_latest/logs says more",
+                    ) from error
             return ray
         try:
             _check_listening(address)  # Ray itself tries for minutes.

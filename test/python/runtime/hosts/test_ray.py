@@ -97,6 +97,19 @@ def test_a_killed_actor_is_noticed():
     assert gone(processes)
 
 
+def test_ray_that_does_not_start(monkeypatch):
+    """Of a busy machine: a run tries again, as after any failure of workers."""
+
+    def init(*_, **__):
+        raise Exception("The current node timed out during startup.")  # As Ray does.
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ray.shutdown()
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(errors.WorkerError, match="Ray does not start: The current node timed out"):
+        RayWorkers().connect()
+
+
 def test_why_an_actor_is_gone():
     killed = (
         "2 worker(s) were killed due to the node running low on memory. Memory on the node (IP: "
