@@ -30,6 +30,7 @@ from alpa_mlir.errors import (
     DevicesError,
     TransportError,
     WorkerError,
+    WorkerLostError,
     WorkerMemoryError,
 )
 from alpa_mlir.loading import load as load_plan
@@ -511,15 +512,18 @@ class _Run:
 
     @contextlib.contextmanager
     def may_fail(self, step: int) -> Generator[None]:
-        """A checkpoint that could not be written is no end: perhaps a worker is gone, and the next
-        step tells, or the disk is full, and room is made.
+        """A checkpoint that could not be written is no end: perhaps the disk is full, and room is
+        made.
 
         Raises:
             CheckpointError: it was the last one, or the one before had failed too.
+            WorkerLostError: a worker is gone, which says nothing of the disk.
         """
         try:
             yield
         except CheckpointError as error:
+            if isinstance(error.__cause__, WorkerLostError):
+                raise error.__cause__ from None
             self.unsaved += 1
             if self.unsaved > 1 or step == self.steps:
                 raise

@@ -110,7 +110,9 @@ class Saving:
         except BaseException as error:
             writing.abandon()
             if not isinstance(error, CheckpointError):
-                error = CheckpointError(f"{type(error).__name__}: {error}", where=str(self.folder))
+                cause = error
+                error = CheckpointError(f"{type(cause).__name__}: {cause}", where=str(self.folder))
+                error.__cause__ = cause
             self._error = error
             _log.error("checkpoint of step %d was not written: %s", self.step, error)
 

@@ -356,6 +356,35 @@ def test_a_disk_that_stays_full_ends_the_run(step, tmp_path, monkeypatch, number
         training.run(Loads(step, {}), STATE, batch, 10, Resume(tmp_path, every=2, attempts=1))
 
 
+@pytest.mark.parametrize("numbers", [(4, {6}), (10, set())], ids=["before-a-full-disk", "last"])
+def test_a_worker_lost_while_it_writes(step, losses, tmp_path, monkeypatch, numbers):
+    """Fresh workers write what it did not: it is no failure of the disk."""
+    number, full = numbers
+    full_disk(monkeypatch, full)
+    save = training.save_checkpoint
+    waits = []
+
+    class Lost:
+        step = number
+
+        def wait(self):
+            waits.append(number)
+            raise errors.CheckpointError("not written") from lost()
+
+    def saving(folder, state, *, step, keep):
+        if step == number and not waits:
+            return Lost()
+        return save(folder, state, step=step, keep=keep)
+
+    monkeypatch.setattr(training, "save_checkpoint", saving)
+    load, found = Loads(step, {}), {}
+    training.run(load, STATE, batch, 10, Resume(tmp_path, every=2), on_result=found.__setitem__)
+    assert waits == [number]
+    assert [float(found[i][0]) for i in range(10)] == losses
+    assert len(load.given) == 2
+    assert latest_checkpoint(tmp_path) == 10
+
+
 def test_a_failure_without_end_ends_the_run(step, tmp_path):
     load = Loads(step, {count: lost() for count in range(6, 100)})
     with pytest.raises(errors.WorkerLostError, match="worker 1: died"):

@@ -174,8 +174,9 @@ def test_the_worker_that_is_the_cause_is_named(tmp_path, load, monkeypatch):
         patch.setattr("alpa_runtime.checkpoint.shards.write_shards", gone)
         patch.setattr(step.loaded, "synchronize", cause)
         saving = save_checkpoint(tmp_path, state, step=2)
-        with pytest.raises(CheckpointError, match="worker 1: died of SIGKILL"):
+        with pytest.raises(CheckpointError, match="worker 1: died of SIGKILL") as caught:
             saving.wait()
+        assert isinstance(caught.value.__cause__, WorkerLostError)
     assert list(tmp_path.iterdir()) == []
 
 
