@@ -38,10 +38,10 @@ def write_training_steps(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("kind", "files", "runs"),
     [
-        ("problem", PROBLEMS, 200_000),
-        ("solution", PROBLEMS, 100_000),
-        ("cluster", CLUSTERS, 100_000),
-        ("profile", [ROOT / "test/fuzz/Inputs/profile.yaml"], 100_000),
+        ("problem", PROBLEMS, 300_000),
+        ("solution", PROBLEMS, 200_000),
+        ("cluster", CLUSTERS, 150_000),
+        ("profile", [ROOT / "test/fuzz/Inputs/profile.yaml"], 150_000),
         ("module", MODULES, 150_000),
         ("module", [], 5000),
     ],
