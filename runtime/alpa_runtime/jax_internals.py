@@ -595,9 +595,10 @@ def alone(x: Any) -> Any:
 
 
 def refuse_readers(x: jax.Array, refuse: Callable[[], None]) -> None:
-    """Of an array whose memory is gone: let who reads it get the error that `refuse` raises, in
-    place of JAX's, which does not say how it went. JAX asks by this name before it reads."""
-    as_any(x)._check_if_deleted = refuse
+    """Of an array whose memory is gone: let who reads it, or waits for it, get the error that
+    `refuse` raises, in place of JAX's, which does not say how it went. JAX asks by the first name
+    before it reads. Of several arrays at once jaxlib reads and waits without asking."""
+    as_any(x)._check_if_deleted = as_any(x).block_until_ready = refuse
 
 
 def is_transformed() -> bool:

@@ -527,9 +527,14 @@ def test_reading_donated_state_says_so(method):
     new, _ = found(old, X, Y)
     assert all(x.is_deleted() for x in jax.tree.leaves(old))
     reads = (np.asarray, jax.device_get, str, lambda x: x + 1, lambda x: x[0], jax.jit(jnp.sum))
+    reads += (jax.block_until_ready, lambda x: x.block_until_ready())
     for read in reads:
         with pytest.raises(errors.DeletedArrayError, match="array was donated to a step"):
             read(old["a"])
+    # Of several arrays at once JAX's own words, which docs/troubleshooting.md explains.
+    for read in (jax.block_until_ready, jax.device_get):
+        with pytest.raises(RuntimeError, match="deleted"):
+            read(old)
     assert np.isfinite(loss)
     for first in (W, kept(W, X, Y)[0]):  # Neither is used up: the caller's own, and kept ones.
         kept(first, X, Y)
