@@ -117,24 +117,74 @@ def add_force(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="write over what is there already")
 
 
+#: Options of all subcommands that name what is read.
+_INPUTS = (
+    *("source", "plan", "plans", "others", "first", "second"),
+    *("start", "keep_stages", "cluster", "record"),
+)
+
+
 def refuse_existing(options: argparse.Namespace, *outputs: str) -> None:
     """Before any work: files and folders that options name and that are there already stay as they
-    are without --force."""
-    for path in (getattr(options, name) for name in outputs):
-        if path is None or not path.exists():
+    are without --force, and what the command reads stays with it as well."""
+    paths: list[Path] = [path for name in outputs if (path := getattr(options, name)) is not None]
+    for i, path in enumerate(paths):
+        if any(path.absolute() == other.absolute() for other in paths[:i]):
+            options.error(f"{path} is named twice, to write two things; name another")
+        if not path.exists():
             continue
+        for read in _inputs(options):
+            if path.samefile(read):
+                options.error(f"{path} is what is read; name another")
+            if path.resolve().parent.samefile(read) and _is_of_plan(path.resolve()):
+                options.error(f"{path} is part of the plan that is read; name another")
         if not options.force:
             options.error(f"{path} exists; name another, or give --force")
 
 
+def _inputs(options: argparse.Namespace) -> list[Path]:
+    given = [getattr(options, name, None) or [] for name in _INPUTS]
+    words = [str(word) for words in given for word in (words if type(words) is list else [words])]
+    # A step is named `file.py:function`, and a cluster may be a preset.
+    places = [word.rpartition(":")[0] if ".py:" in word else word for word in words]
+    return [path for path in map(Path, places) if path.exists()]
+
+
+def _is_of_plan(path: Path) -> bool:
+    from alpa_runtime.plan.plan import FILES
+
+    return any(path.match(form) for form in FILES)
+
+
 def refuse_existing_plan(options: argparse.Namespace) -> None:
     """The same of the folder that a plan is to be written to."""
-    refuse_existing(options, "output")
-    folder: Path | None = options.output
-    if folder is None or not folder.exists() or (folder / "plan.json").is_file():
+    _refuse_folder(
+        options, "output", "no plan to write over", lambda names: not names or "plan.json" in names
+    )
+
+
+def refuse_existing_pictures(options: argparse.Namespace) -> None:
+    """The same of the folder that pictures are to be written to."""
+    _refuse_folder(
+        options,
+        "plots",
+        "more than pictures",
+        lambda names: all(name.endswith((".svg", ".png")) for name in names),
+    )
+
+
+def _refuse_folder(
+    options: argparse.Namespace, output: str, what: str, may_go: Callable[[Sequence[str]], bool]
+) -> None:
+    """Refuse what is there already, unless it is a folder whose files `may_go` by their names."""
+    refuse_existing(options, output)
+    folder: Path | None = getattr(options, output)
+    if folder is None or not folder.exists():
         return
-    if not folder.is_dir() or any(folder.iterdir()):
-        options.error(f"{folder} holds no plan to write over; name another")
+    if not folder.is_dir():
+        options.error(f"{folder} is no folder; name another")
+    if not may_go([path.name for path in folder.iterdir()]):
+        options.error(f"{folder} holds {what}; name another folder")
 
 
 @contextmanager

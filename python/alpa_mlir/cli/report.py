@@ -11,6 +11,7 @@ from alpa_mlir.cli._command import (
     file_in_folder,
     positive,
     refuse_existing,
+    refuse_existing_pictures,
     reserved,
 )
 from alpa_mlir.cli._source import SOURCE, add_source, check_plan, plan_alternatives, plan_source
@@ -81,10 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     output: Path = options.output
     refuse_existing(options, "output", "plots")
-    if options.plots is not None and options.plots.exists():
-        is_folder = options.plots.is_dir()
-        if not is_folder or any(p.suffix not in (".svg", ".png") for p in options.plots.iterdir()):
-            options.error(f"{options.plots} holds more than pictures; name another folder")
+    refuse_existing_pictures(options)
     from alpa_runtime.plan import Plan
 
     # Before planning, which may take long.

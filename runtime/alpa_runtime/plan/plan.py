@@ -285,7 +285,7 @@ def _quantity(key: str, value: Any) -> str:
 
 # Programs that were compiled ahead of time and travel with a plan.
 
-FILE = "compiled.json"
+BINARIES = "compiled.json"
 _FORMAT, _VERSION = "alpa_mlir.binaries", 1
 
 
@@ -354,7 +354,7 @@ def write_binaries(folder: Path, binaries: Sequence[Binary]) -> None:
     for item in binaries:
         _replace(folder / item.file, item.program)
     fields = {"format": _FORMAT, "version": _VERSION, "programs": rows}
-    _replace(folder / FILE, (pretty(fields) + "\n").encode())
+    _replace(folder / BINARIES, (pretty(fields) + "\n").encode())
     for path in {*folder.glob("*.bin")} - {folder / item.file for item in binaries}:
         path.unlink()
 
@@ -371,7 +371,7 @@ def _replace(path: Path, data: bytes) -> None:
 def read_binaries(folder: Path) -> tuple[Binary, ...]:
     """The programs beside plan.json. What is damaged, or was written by another user, is left
     out with a warning: stages are compiled where no program is."""
-    path = folder / FILE
+    path = folder / BINARIES
     try:
         text = read_file(path).decode()
     except FileNotFoundError:
@@ -777,6 +777,8 @@ FORMAT = "alpa_mlir.plan"
 VERSION = 5
 _EXPLANATION = ".explain.json"
 _PLANNING = "planning.json"
+#: What `Plan.save` writes into a folder, as patterns of names.
+FILES = ("plan.json", "stage_*.mlir", f"stage_*{_EXPLANATION}", _PLANNING, BINARIES, "*.bin")
 
 
 def _planning(text: str | None) -> Mapping[str, Any]:
@@ -961,9 +963,8 @@ class Plan:
         text, files = self.to_json(), self._files()
         known = folder / "plan.json"
         if known.is_file() and known.read_bytes() != text.encode():
-            forms = ("stage_*.mlir", f"stage_*{_EXPLANATION}", _PLANNING, FILE, "*.bin")
-            for old in {path for form in forms for path in folder.glob(form)}:
-                if old.name not in files:
+            for old in {path for form in FILES for path in folder.glob(form)}:
+                if old.name not in files and old != known:
                     old.unlink()
         elif not self.planning:
             (folder / _PLANNING).unlink(missing_ok=True)  # Of an earlier search.

@@ -195,7 +195,7 @@ def test_force_writes_over_plans_and_files_alone(files, tmp_path, capsys):
         (["profile", "-o", str(trace)], "exists; name another, or give --force"),
         (["completion", "bash", "-o", str(trace)], "exists; name another, or give --force"),
         (["run", str(plan), "--trace", str(trace)], "exists; name another, or give --force"),
-        (["measure", str(plan), "-o", str(plan)], "exists; name another, or give --force"),
+        (["report", str(plan), "-o", str(trace)], "exists; name another, or give --force"),
     ):
         with pytest.raises(SystemExit) as stopped:
             cli.main(refused)
@@ -204,6 +204,51 @@ def test_force_writes_over_plans_and_files_alone(files, tmp_path, capsys):
         assert trace.read_text() == "old"
     assert cli.main(["simulate", str(plan), "--trace", str(trace), "--force"]) == 0
     assert "traceEvents" in trace.read_text()
+
+
+def test_what_is_read_is_not_written_over(files, tmp_path, capsys):
+    plan, other = tmp_path / "plan", tmp_path / "other"
+    for folder in (plan, other):
+        shutil.copytree(files / "plan", folder)
+    shutil.copy(files / "model.py", tmp_path)
+    cluster, record = tmp_path / "cluster.yaml", tmp_path / "record.json"
+    assert cli.main(["clusters", "show", "cpu-test"]) == 0
+    cluster.write_text(capsys.readouterr().out)
+    record.write_text("{}")
+    link = tmp_path / "link.json"
+    link.symlink_to(plan / "plan.json")
+    page = tmp_path / "page.html"
+    step = str(tmp_path / "model.py")
+    part, read = "is part of the plan that is read", "is what is read"
+    for words, message in (
+        (["export", str(plan), "--to", "jax", "-o", str(plan / "plan.json")], part),
+        (["export", str(plan), "--to", "mpmd", "-o", str(plan / "stage_0.mlir")], part),
+        (["export", str(plan), "--to", "jax", "-o", str(link)], part),
+        (["simulate", str(plan), "--trace", str(plan / "plan.json")], part),
+        (["simulate", str(plan), "--cluster", str(cluster), "--trace", str(cluster)], read),
+        (["report", str(plan), str(other), "-o", str(other / "plan.json")], part),
+        (["report", str(plan), "--record", str(record), "-o", str(record)], read),
+        (["report", str(plan), "-o", str(page), "--plots", str(plan)], read),
+        (["report", f"{step}:entry", "-o", step], read),
+        (["run", str(plan), "--trace", str(plan / "plan.json")], part),
+        (["measure", str(plan), str(other), "-o", str(other)], read),
+        (["plan", step, "--from", str(plan), "-o", str(plan)], read),
+        (["plan", step, "--keep-stages", str(plan), "-o", str(plan)], read),
+    ):
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([*words, "--force"])
+        assert stopped.value.code == 2, words
+        assert message in capsys.readouterr().err, words
+        assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    with pytest.raises(SystemExit):
+        cli.main(["profile", "-o", str(page), "--cluster-output", str(page)])
+    assert "is named twice" in capsys.readouterr().err
+    # What lies beside a plan's own files is none of them.
+    for _ in range(2):
+        words = ["report", str(plan), "-o", str(plan / "plan.html"), "--force"]
+        assert cli.main(words) == 0
+    assert Plan.load(plan) == Plan.load(files / "plan")
 
 
 @pytest.mark.parametrize(
