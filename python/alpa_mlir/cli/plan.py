@@ -181,7 +181,7 @@ def plan_fields(source: Source) -> dict[str, Any]:
         "num_devices": sum(len(mesh.devices) for mesh in plan.meshes),
         "num_micro_batches": plan.num_micro_batches,
         "exact": plan.exactness.exact,
-        "schedule": plan.schedule,
+        "schedule": plan.pipeline_schedule or None,
         "strategy": strategy_text(plan),
         "predicted": dict(plan.predicted),
         "timed_out_solves": plan.timed_out_solves,

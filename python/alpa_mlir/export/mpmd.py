@@ -120,8 +120,8 @@ class _Writer:
         return "\n".join(
             [
                 f"// {plan.name}, planned for {plan.cluster.get('name', 'a cluster')}: "
-                f"{len(plan.stages)} stages, {plan.num_micro_batches} micro-batches, "
-                f"schedule {plan.schedule}.",
+                f"{len(plan.stages)} stages, {plan.num_micro_batches} micro-batches"
+                + (f", schedule {plan.pipeline_schedule}." if plan.pipeline_schedule else "."),
                 *(
                     f"// mesh_{i}: {'x'.join(map(str, mesh.shape))} on devices "
                     f"{ranges_text(mesh.devices)}."

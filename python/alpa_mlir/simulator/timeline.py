@@ -603,10 +603,12 @@ def timeline_text(timeline: Timeline, width: int) -> str:
 def _summary(timeline: Timeline) -> str:
     plan = timeline.plan
     devices = sum(len(mesh.devices) for mesh in plan.meshes)
+    count = plan.num_micro_batches
     lines = [
         f"simulated step of {plan.name}: {seconds_text(timeline.step_seconds)} on {devices} "
-        f"devices of {timeline.cluster.name}, {plan.num_micro_batches} micro-batches, schedule "
-        f"{plan.schedule}"
+        f"device{'s' * (devices > 1)} of {timeline.cluster.name}, {count} "
+        f"micro-batch{'es' * (count > 1)}"
+        + (f", schedule {plan.pipeline_schedule}" if plan.pipeline_schedule else "")
     ]
     facts = [f"{timeline.bubble_fraction:.1%} of all devices' time is spent on no function"]
     tflops = timeline.tflops_per_device

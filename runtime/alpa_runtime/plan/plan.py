@@ -521,7 +521,7 @@ def _decisions(plan: Plan, strategy: Strategy) -> dict[str, str]:
     found = {
         "step": plan.name,
         "cluster": f"{plan.cluster.get('name', 'unnamed')}, {_hosts(plan.cluster)}",
-        "schedule": plan.schedule,
+        **({"schedule": plan.pipeline_schedule} if plan.pipeline_schedule else {}),
         "micro-batches": str(plan.num_micro_batches),
         "stages": str(len(plan.stages)),
     }
@@ -638,13 +638,15 @@ def _stage_seconds(stage: StageInfo) -> str:
 
 
 def plan_summary(plan: Plan) -> str:
-    """One line: stages, devices, micro-batches, schedule, predicted seconds of a step."""
+    """One line: stages, devices, micro-batches, schedule of several stages, predicted seconds."""
     devices = sum(len(mesh.devices) for mesh in plan.meshes)
     text = (
         f"plan of {plan.name}: {_count(len(plan.stages), 'stage')} on {_count(devices, 'device')}, "
-        f"{_count(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, "
-        f"schedule {plan.schedule}{' with a barrier' if plan.exactness.barriers else ''}"
+        f"{_count(plan.num_micro_batches, 'micro-batch', 'micro-batches')}"
     )
+    text += f", schedule {plan.pipeline_schedule}" if plan.pipeline_schedule else ""
+    if plan.exactness.barriers:
+        text += " with a barrier" if plan.pipeline_schedule else ", a barrier"
     if "step_seconds" in plan.predicted:
         text += f", predicted step {seconds_text(plan.predicted['step_seconds'])}"
     return text
@@ -1082,6 +1084,11 @@ class Plan:
     def used_devices(self) -> list[int]:
         """The devices of the meshes, in rising order."""
         return sorted({device for mesh in self.meshes for device in mesh.devices})
+
+    @property
+    def pipeline_schedule(self) -> str:
+        """The order in which stages run; empty of one stage, which has nothing to wait for."""
+        return self.schedule if len(self.stages) > 1 else ""
 
     @property
     def peak_bytes(self) -> float | None:

@@ -84,7 +84,7 @@ def test_explain_micro_batches_of_a_step_with_a_barrier(tmp_path, capsys):
     folder = str(tmp_path / "plan")
     options = ["--method", "shard", "--micro-batches", "2", "-o", folder]
     assert cli.main(["plan", *source, *options]) == 0
-    assert "schedule gpipe with a barrier" in capsys.readouterr().out
+    assert "2 micro-batches, a barrier, predicted step" in capsys.readouterr().out
     assert cli.main(["explain", folder, "--micro-batches"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("2 micro-batches: results are those of jax.jit on the whole batch\n")
@@ -204,6 +204,31 @@ def test_alternatives_of_a_file(files, tmp_path, capsys):
     assert cli.main(["explain", *source, "--alternatives", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["alternatives"]
     assert rows[0]["seconds"] is not None
+
+
+def test_plans_of_one_stage_say_nothing_of_a_schedule(files, tmp_path, capsys):
+    one, two = str(files / "plan"), str(files / "pipeline")
+    page = str(tmp_path / "plan.html")
+    commands = (
+        ["plan", f"{files}/model.py", "--cluster", "cpu-test", "--method", "shard"],
+        ["explain", one],
+        ["simulate", one],
+        ["diff", one, one],
+        ["report", one, "-o", page],
+    )
+    for words in commands:
+        assert cli.main([*words, "-q"]) == 0
+        shown = capsys.readouterr()
+        assert not any(name in shown.out + shown.err for name in ("1f1b", "gpipe", "schedule"))
+    assert '"schedule":""' in (tmp_path / "plan.html").read_text()
+    assert cli.main(["plan", f"{files}/model.py", "--method", "shard", "--json", "-q"]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    assert (len(fields["stages"]), fields["schedule"]) == (1, None)
+    assert cli.main(["simulate", two]) == 0
+    assert f"schedule {alpa_mlir.Plan.load(two).schedule}" in capsys.readouterr().out
+    assert cli.main(["diff", one, two]) == 0
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("schedule"))
+    assert [x.strip() for x in line.split("|")] == ["schedule", "-", "1f1b"]
 
 
 def test_report(files, tmp_path, capsys, monkeypatch):

@@ -14,7 +14,7 @@ function drawAlternatives() {
     table([
       { name: "Micro-batches", of: (r) => r.num_micro_batches, node: (r) => [r.chosen ? el("span", { class: "badge good" }, "taken") : "", ` ${count(r.num_micro_batches)}`], number: true },
       { name: "Rematerialized", of: (r) => r.remat },
-      { name: "Schedule", of: (r) => r.schedule },
+      { name: "Schedule", of: (r) => (r.stages === 1 ? "" : r.schedule) },
       { name: "Stages", of: (r) => r.stages || null, text: (r) => r.stages || "", number: true },
       { name: "Step", of: (r) => r.seconds, text: (r) => (r.seconds === null ? "no plan" : `${r.exact ? "" : "about "}${seconds(r.seconds)}`), number: true },
       { name: "Against this plan", of: (r) => r.seconds, text: (r) => (r.chosen ? "" : against(r.seconds, best)), number: true },

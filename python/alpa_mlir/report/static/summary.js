@@ -64,7 +64,7 @@ function drawSummary() {
         f.model_flops === null ? "" : `${decimal(f.model_flops, "FLOP")} a step`),
       card("Memory", f.bound_bytes === null ? UNKNOWN : `≤ ${bytes(f.bound_bytes)}`, "on the fullest device",
         f.capacity_bytes && f.bound_bytes !== null ? el("span", {}, `${percent(f.bound_bytes / f.capacity_bytes)} of ${bytes(f.capacity_bytes)}`, bar(f.bound_bytes / f.capacity_bytes, "part of the device's memory")) : ""),
-      card("Pipeline", h.schedule || UNKNOWN, plural(h.num_micro_batches, "micro-batch", "micro-batches"),
+      card("Pipeline", h.schedule || "none", plural(h.num_micro_batches, "micro-batch", "micro-batches"),
         h.bubble_fraction !== null ? `${percent(h.bubble_fraction)} of all devices' time is spent waiting` : ""),
       card("Model", roughly(h.weights), "weights that the forward pass reads", `${bytes(h.state_bytes)} of state, optimizer included`),
       card("How far from the best", f.is_optimal ? "optimal" : f.gap === null ? UNKNOWN : `≤ ${percent(Math.max(1e-4, Math.ceil(f.gap * 1e4) / 1e4))}`,
