@@ -552,7 +552,10 @@ class ParallelFunction:
             found = self._steps[key] = self._compile(call, progress)
             seconds = time.monotonic() - begin
             _show(self._taken)
-            _announce(f"{name} is ready after {seconds:.1f} s: {_runs_text(found.plan)}")
+            _announce(
+                f"{name} is ready after {seconds:.1f} s: {_runs_text(found.plan)}; memory: "
+                f"{found.memory_text()}"
+            )
         self._last, self._last_key = found, key
         return found
 

@@ -25,7 +25,14 @@ from alpa_runtime.execution.program_merge import MergedStep, merge_step, sums_of
 from alpa_runtime.execution.whole_step import whole_step
 from alpa_runtime.parallel_step import Progress, progress_bar
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import Binary, device_types, host_groups, key_of, write_binaries
+from alpa_runtime.plan.plan import (
+    Binary,
+    CompiledMemory,
+    device_types,
+    host_groups,
+    key_of,
+    write_binaries,
+)
 from alpa_runtime.plan.stage import MeshInfo
 from alpa_runtime.plan.text import bytes_text
 
@@ -58,7 +65,7 @@ class CompiledAhead:
         for peak, limit in zip(self.peaks, self.limits, strict=True):
             of = "" if limit is None else f" of {bytes_text(limit)}"
             lines.append(
-                f"mesh {peak.mesh}: at most {bytes_text(peak.bytes)}{of} a device, in {peak.label}"
+                f"mesh {peak.mesh}: {bytes_text(peak.bytes)}{of} a device, in {peak.label}"
             )
         return "\n".join(lines)
 
@@ -133,7 +140,14 @@ def compile_ahead(
     new = {(item.key, item.compiler, item.target): item for item in made}
     replaced = {(item.compiler, item.target) for item in made}
     kept = [item for item in plan.binaries if (item.compiler, item.target) not in replaced]
-    write_binaries(folder, [*kept, *new.values()])
+    memory = [
+        *(item for item in plan.compiled_memory if (item.compiler, item.target) not in replaced),
+        *(
+            CompiledMemory(peak.mesh, backend, name, peak.bytes, peak.label)
+            for peak, name in zip(peaks, targets, strict=True)
+        ),
+    ]
+    write_binaries(folder, [*kept, *new.values()], memory)
     return CompiledAhead(tuple(new.values()), tuple(peaks), tuple(limits))
 
 

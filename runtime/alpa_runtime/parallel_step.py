@@ -31,6 +31,7 @@ from alpa_runtime.execution.loaded_plan import LoadedPlan
 from alpa_runtime.execution.loaded_plan import load as load_plan
 from alpa_runtime.jax_internals import ArrayImpl, alone, is_transformed, without_context_mesh
 from alpa_runtime.plan import Plan
+from alpa_runtime.plan.text import bytes_text
 from alpa_runtime.step_arguments import (
     initial_state,
     input_placement,
@@ -271,8 +272,8 @@ class ParallelStep:
     def memory_analysis(self) -> MemoryAnalysis:
         """What XLA says of the memory of the step's programs on a device.
 
-        What lies there between programs (micro-batches in flight) is not theirs; the plan's
-        `peak_bytes` has it.
+        What lies there between programs (micro-batches in flight) is not theirs; `peak_bytes`
+        has it.
 
         Raises:
             BackendError: another compiler does not tell.
@@ -280,6 +281,22 @@ class ParallelStep:
         found = self.loaded.memory_stats().items()
         programs = {name: MemoryAnalysis(**stats, programs={}) for name, stats in found}
         return replace(max(programs.values(), key=lambda p: p.total), programs=programs)
+
+    def peak_bytes(self) -> int:
+        """The most that a device holds in a step, on the mesh that needs most: what the step holds
+        between programs, and the arguments, results and temporaries of the one that runs, as the
+        compiler counts them. The plan's `peak_bytes` is what was foreseen.
+
+        Raises:
+            BackendError: the compiler does not tell.
+        """
+        return max(self.loaded.peak_bytes().values())
+
+    def memory_text(self) -> str:
+        """`peak_bytes`, and what was foreseen, in words."""
+        text = f"{bytes_text(self.peak_bytes())} on a device, as compiled"
+        foreseen = self.plan.peak_bytes
+        return text if foreseen is None else f"{text}; about {bytes_text(foreseen)} were foreseen"
 
     def cost_analysis(self) -> dict[str, float]:
         """What a step costs, as the plan counts it: `flops` of all devices and micro-batches, and

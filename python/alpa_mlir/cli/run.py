@@ -196,8 +196,12 @@ def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> An
         jax_: Any = jax
         jax_.config.update("jax_enable_x64", True)
 
+    compiled: list[tuple[int, str]] = []
+
     def load() -> StatefulStep:
-        return _load(options, source, hosts)
+        found = _load(options, source, hosts)
+        compiled[:] = [(found.step.peak_bytes(), found.step.memory_text())]
+        return found
 
     go = _plainly if options.checkpoint is None else _with_checkpoints
     report = go(options, source, load)
@@ -206,11 +210,14 @@ def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> An
     else:
         resumed = f"went on from the checkpoint of step {report.first} in {options.checkpoint}"
         text = f"{resumed}\n{report.as_text()}" if report.first else report.as_text()
+        text += f"\nmemory: {compiled[0][1]}"
     fields = {
         "name": source.plan.name,
         "num_devices": sum(len(mesh.devices) for mesh in source.plan.meshes),
         "predicted_seconds": source.plan.predicted.get("step_seconds"),
         "step_seconds": report.step_seconds,
+        "foreseen_bytes": source.plan.peak_bytes,
+        "compiled_bytes": compiled[0][0] if compiled else None,
         "steps": report.rows,
         "trace": None if options.trace is None else str(options.trace),
         "checkpoint": options.checkpoint,

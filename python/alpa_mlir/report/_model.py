@@ -55,7 +55,8 @@ class PlanFigures:
         rate, rate_of: a second's tokens or rows, and which they are.
         peak_tflops, bandwidth: of one of the devices, in the type in which products are computed;
             bandwidth in bytes a second.
-        bound_bytes, capacity_bytes: of the device with the least room left.
+        needed_bytes, foreseen_bytes, capacity_bytes: of the device with the least room left; what
+            it needs is as compiled, or as foreseen.
         unit_price, unit: what so many tokens or rows cost.
         published_error, published_runs: how far predictions are from published runs of the preset.
     """
@@ -72,7 +73,9 @@ class PlanFigures:
     dtype: str | None
     peak_tflops: float | None
     bandwidth: float | None
-    bound_bytes: float | None
+    needed_bytes: float | None
+    foreseen_bytes: float | None
+    is_compiled: bool
     capacity_bytes: float | None
     gap: float | None
     is_optimal: bool

@@ -122,7 +122,7 @@ def alternatives_text(found: Sequence[Alternative], chosen: Plan) -> str:
                 _times(other.seconds, best),
                 "" if each is None else amount_text(each),
                 "" if figures.mfu is None else percent_text(figures.mfu),
-                "" if fullest is None else bytes_text(fullest.bound_bytes),
+                "" if fullest is None else bytes_text(fullest.needed_bytes),
                 strategy_text(other.plan),
             ]
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import InputInfo, example_shape, tokens_of
-from alpa_runtime.plan.plan import device_count, host_groups
+from alpa_runtime.plan.plan import device_count, device_types, host_groups
 from alpa_runtime.plan.program import FreeOp, InputOp, OutputOp
 from alpa_runtime.plan.strategy import is_product, product_shapes
 from alpa_runtime.plan.tensor import numpy_name
@@ -37,17 +37,26 @@ class StageMemory:
     """Memory of a device of one mesh.
 
     Attributes:
-        bound_bytes: the greater of what the search foresaw for all stages of the mesh and what the
-            simulated step holds at most.
+        foreseen_bytes: the greater of what the search foresaw for all stages of the mesh and what
+            the simulated step holds at most. A bound of what the step holds between programs, and
+            an estimate of what a compiler adds within them.
         simulated_bytes: None if the step cannot be simulated.
+        compiled_bytes: by the count of the compiler that made the plan's programs for its own
+            devices; None where nobody did.
         capacity_bytes: what a device has; None if the plan does not say.
     """
 
     mesh: int
     stages: tuple[int, ...]
-    bound_bytes: float
+    foreseen_bytes: float
     simulated_bytes: float | None
+    compiled_bytes: float | None
     capacity_bytes: float | None
+
+    @property
+    def needed_bytes(self) -> float:
+        """As compiled, else as foreseen."""
+        return self.foreseen_bytes if self.compiled_bytes is None else self.compiled_bytes
 
 
 @dataclass(frozen=True)
@@ -131,7 +140,7 @@ class Figures:
         """The mesh whose devices have the least room left."""
         return max(
             self.memory,
-            key=lambda m: m.bound_bytes / m.capacity_bytes if m.capacity_bytes else 0.0,
+            key=lambda m: m.needed_bytes / m.capacity_bytes if m.capacity_bytes else 0.0,
             default=None,
         )
 
@@ -158,7 +167,8 @@ class Figures:
             "mfu": self.mfu,
             "hfu": self.hfu,
             "dtype": self.dtype,
-            "memory_bound_bytes": None if fullest is None else fullest.bound_bytes,
+            "foreseen_bytes": None if fullest is None else fullest.foreseen_bytes,
+            "compiled_bytes": None if fullest is None else fullest.compiled_bytes,
             "memory_bytes": None if fullest is None else fullest.capacity_bytes,
             "gap": self.gap,
             "is_optimal": self.is_optimal,
@@ -198,11 +208,15 @@ class Figures:
         if len(self.memory) > 1:
             numbers = ", ".join(map(str, found.stages))
             where = f" (stage{'s' * (len(found.stages) > 1)} {numbers})"
-        text = f"memory: at most {bytes_text(found.bound_bytes)}"
+        is_known = found.compiled_bytes is not None
+        text = f"memory: {'' if is_known else 'about '}{bytes_text(found.needed_bytes)}"
         if found.capacity_bytes:
-            part = percent_text(found.bound_bytes / found.capacity_bytes)
+            part = percent_text(found.needed_bytes / found.capacity_bytes)
             text += f" of {bytes_text(found.capacity_bytes)}, {part},"
-        return f"{text} on a device{where}"
+        text += f" on a device{where}"
+        if is_known:
+            text += f", as compiled; about {bytes_text(found.foreseen_bytes)} were foreseen"
+        return text
 
     def _price(self) -> str:
         if self.unit_price is None:
@@ -444,10 +458,19 @@ def _memory(plan: Plan, timeline: Timeline | None) -> tuple[StageMemory, ...]:
         use = None if timeline is None else timeline.memory[mesh]
         simulated = None if use is None else use.peak_bytes
         if foreseen or simulated:
-            bound = max(foreseen, simulated or 0.0)
+            both = max(foreseen, simulated or 0.0)
+            compiled = _compiled_bytes(plan, mesh)
             capacity = None if use is None else use.capacity_bytes
-            rows.append(StageMemory(mesh, stages, bound, simulated, capacity))
+            rows.append(StageMemory(mesh, stages, both, simulated, compiled, capacity))
     return tuple(rows)
+
+
+def _compiled_bytes(plan: Plan, mesh: int) -> float | None:
+    """The most that a compiler counted for the devices that the plan is for."""
+    types = device_types(plan.cluster)
+    own = {types[d] for d in plan.meshes[mesh].devices if d < len(types)}
+    counted = [m.bytes for m in plan.compiled_memory if m.mesh == mesh and {m.target} == own]
+    return max(counted, default=None)
 
 
 @cache

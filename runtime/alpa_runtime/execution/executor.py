@@ -27,7 +27,13 @@ from alpa_runtime.backends.xla import (
     zero_text,
 )
 from alpa_runtime.errors import ArgumentMismatchError, InfeasiblePlanError
-from alpa_runtime.execution.compilation import check_memory, compile_jobs, run_once, stage_jobs
+from alpa_runtime.execution.compilation import (
+    check_memory,
+    compile_jobs,
+    compiled_peaks,
+    run_once,
+    stage_jobs,
+)
 from alpa_runtime.execution.host_shards import Cutter
 from alpa_runtime.execution.program_merge import (
     Accumulate,
@@ -519,6 +525,12 @@ class BoundStep:
     def memory_stats(self) -> dict[str, dict[str, int]]:
         """The same in parts, as XLA has them."""
         return {f"{s}/{name}": e.memory_stats() for (s, name), e in self.stages.items()}
+
+    def peak_bytes(self) -> dict[int, int]:
+        """The most that a device of each own mesh holds in a step, by the compiler's count."""
+        needed = {key: program.memory_bytes() for key, program in self.stages.items()}
+        peaks = compiled_peaks(self.plan, self.step, needed)
+        return {peak.mesh: peak.bytes for peak in peaks if peak.mesh in self._meshes}
 
     def start_trace(self) -> None:
         """Record what the following calls do. A step in one program runs as several meanwhile,

@@ -227,6 +227,10 @@ class LoadedPlan:
         """The same in parts, as XLA has them."""
         return self._bound.memory_stats()
 
+    def peak_bytes(self) -> dict[int, int]:
+        """The most that a device of each mesh holds in a step, by the compiler's count."""
+        return self._bound.peak_bytes()
+
     def as_text(self) -> str:
         """Each function's memory and the order in which the driver starts things."""
         lines = [f"{name}: {bytes_text(n)} a device" for name, n in self.memory_bytes().items()]

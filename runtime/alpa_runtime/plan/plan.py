@@ -315,6 +315,29 @@ class Binary:
         return f"{self.label.replace(' ', '_')}.{self.target}.{self.compiler}.{self.key[:8]}.bin"
 
 
+@dataclass(frozen=True)
+class CompiledMemory:
+    """The most that a device of a mesh holds in a step, by a compiler's count of its programs.
+
+    Attributes:
+        mesh: its number.
+        compiler, target: as of `Binary`.
+        bytes: of what the step holds then, and of the running program's results and temporaries.
+        label: of that program.
+    """
+
+    mesh: int
+    compiler: str
+    target: str
+    bytes: int
+    label: str
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> CompiledMemory:
+        texts = str(row["compiler"]), str(row["target"])
+        return cls(int(row["mesh"]), *texts, int(row["bytes"]), str(row["label"]))
+
+
 def key_of(parts: Mapping[str, str]) -> str:
     """A hash of named parts, whatever their order."""
     digest = hashlib.sha256()
@@ -336,8 +359,11 @@ def foreign(found: os.stat_result) -> str | None:
     return None
 
 
-def write_binaries(folder: Path, binaries: Sequence[Binary]) -> None:
-    """Write programs beside plan.json, in place of all that lay there."""
+def write_binaries(
+    folder: Path, binaries: Sequence[Binary], memory: Sequence[CompiledMemory]
+) -> None:
+    """Write programs beside plan.json, and the memory that meshes need with them, in place of all
+    that lay there."""
     rows = [
         {
             "label": item.label,
@@ -353,7 +379,12 @@ def write_binaries(folder: Path, binaries: Sequence[Binary]) -> None:
     # A reader finds the old table with its files, or the new one.
     for item in binaries:
         _replace(folder / item.file, item.program)
-    fields = {"format": _FORMAT, "version": _VERSION, "programs": rows}
+    fields = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "programs": rows,
+        "memory": [asdict(item) for item in memory],
+    }
     _replace(folder / BINARIES, (pretty(fields) + "\n").encode())
     for path in {*folder.glob("*.bin")} - {folder / item.file for item in binaries}:
         path.unlink()
@@ -368,17 +399,18 @@ def _replace(path: Path, data: bytes) -> None:
     os.replace(new, path)
 
 
-def read_binaries(folder: Path) -> tuple[Binary, ...]:
-    """The programs beside plan.json. What is damaged, or was written by another user, is left
-    out with a warning: stages are compiled where no program is."""
+def read_binaries(folder: Path) -> tuple[tuple[Binary, ...], tuple[CompiledMemory, ...]]:
+    """The programs beside plan.json, and the memory that meshes need with them. What is damaged,
+    or was written by another user, is left out with a warning: stages are compiled where no
+    program is."""
     path = folder / BINARIES
     try:
         text = read_file(path).decode()
     except FileNotFoundError:
-        return ()
+        return (), ()
     except (OSError, UnicodeDecodeError) as error:
         _warn(path, str(error))
-        return ()
+        return (), ()
     try:
         table = json.loads(text)
         if table["format"] != _FORMAT or table["version"] != _VERSION:
@@ -398,9 +430,10 @@ def read_binaries(folder: Path) -> tuple[Binary, ...]:
             )
             for row in table["programs"]
         ]
+        memory = tuple(map(CompiledMemory.read, table.get("memory", ())))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         _warn(path, f"it is malformed ({error})")
-        return ()
+        return (), ()
     found: list[Binary] = []
     for item, name, digest in rows:
         try:
@@ -416,7 +449,7 @@ def read_binaries(folder: Path) -> tuple[Binary, ...]:
             found.append(Binary(*fields, program))
         else:
             _warn(folder / name, reason)
-    return tuple(found)
+    return tuple(found), memory
 
 
 def _warn(path: Path, reason: str) -> None:
@@ -848,6 +881,7 @@ class Plan:
     planning: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
     idle_reason: str = ""
     padded: tuple[str, ...] = ()
+    compiled_memory: tuple[CompiledMemory, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
     @collector_paused()
@@ -954,7 +988,8 @@ class Plan:
         with suppress(PlanFormatError):  # It may be missing.
             files[_PLANNING] = _read(folder / _PLANNING)
         plan = cls.from_json(text, files, str(path))
-        return replace(plan, binaries=read_binaries(folder))
+        binaries, memory = read_binaries(folder)
+        return replace(plan, binaries=binaries, compiled_memory=memory)
 
     def save(self, folder: str | Path) -> Path:
         """Write `plan.json` and the stage modules to `folder`, which is made if needed; of another
@@ -974,7 +1009,7 @@ class Plan:
             (folder / name).write_text(content)
         known.write_text(text)
         if self.binaries:
-            write_binaries(folder, self.binaries)
+            write_binaries(folder, self.binaries, self.compiled_memory)
         return folder
 
     def to_json(self) -> str:

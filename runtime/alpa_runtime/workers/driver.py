@@ -368,8 +368,12 @@ class DistributedPlan:
         """The same in parts, as XLA has them."""
         return self._of_workers("memory_stats")
 
-    def _of_workers(self, method: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def peak_bytes(self) -> dict[int, int]:
+        """The most that a device of each mesh holds in a step, by the compiler's count."""
+        return self._of_workers("peak_bytes")
+
+    def _of_workers(self, method: str) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
         for rank in range(self.placement.size):
             found.update(self.group.call(rank, method).result())
         return found

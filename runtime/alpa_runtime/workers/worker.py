@@ -719,6 +719,10 @@ class Worker:
         """The same in parts, as XLA has them."""
         return self._bound.memory_stats()
 
+    def peak_bytes(self) -> dict[int, int]:
+        """The most that a device of each own mesh holds in a step, by the compiler's count."""
+        return self._bound.peak_bytes()
+
     def clock(self) -> int:
         """The clock of recorded events, in nanoseconds."""
         return clock()

@@ -121,6 +121,7 @@ def test_losses_are_those_of_jax(workers, folder, capsys):
     np.testing.assert_allclose(losses(fields), expected(folder, 8), rtol=1e-5)
     assert [row["step"] for row in fields["steps"]] == list(range(8))
     assert fields["num_devices"] == 2
+    assert fields["compiled_bytes"] > 0 < fields["foreseen_bytes"]
     assert fields["step_seconds"] > 0
 
 
@@ -140,6 +141,8 @@ def test_text_for_people(folder, capsys, monkeypatch):
     assert lines[0].startswith(f"step 0: loss {expected(folder, 1)[0]:.4g}"[:14])
     assert lines[9].startswith("step 29: ")
     assert lines[10].startswith("a step takes ")
+    assert lines[11].startswith("memory: ")
+    assert " on a device, as compiled; about " in lines[11]
     assert "running: 100%" in shown.err
 
 

@@ -59,7 +59,11 @@ def test_the_header(planned, data):
     assert header.simulated_seconds == timeline.step_seconds
     assert (header.hosts, header.devices, header.used_devices) == (2, 8, 8)
     figures = data.figures
-    assert figures.bound_bytes >= max(use.peak_bytes for use in timeline.memory)
+    assert (
+        figures.needed_bytes
+        == figures.foreseen_bytes
+        >= max(use.peak_bytes for use in timeline.memory)
+    )
     assert figures.capacity_bytes == 2 * 2**30
     assert figures.peak_tflops == 2e10 / 1e12
     flops = timeline.tflops_per_device * 1e12 * 8 * timeline.step_seconds

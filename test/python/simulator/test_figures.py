@@ -17,7 +17,9 @@ from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.simulator import simulate
 from alpa_mlir.simulator.figures import figures_of, percent_text, published_error
 from alpa_runtime.backends import xla
+from alpa_runtime.plan.plan import CompiledMemory
 from alpa_runtime.plan.strategy import strategy_text
+from alpa_runtime.plan.text import bytes_text
 from test_equality import CLUSTER
 
 ROWS, SEQ, HIDDEN, LAYERS = 16, 32, 64, 1
@@ -145,9 +147,32 @@ def test_memory_is_bounded(planned):
         # The driver places a micro-batch's rows before those of the last one are let go.
         rows = ROWS // plan.num_micro_batches * SEQ * 2 * 4 / len(devices)
         measured = max(held.get(device, 0) for device in devices) - rows
-        assert row.bound_bytes >= simulated[row.mesh].peak_bytes >= measured > 0, name
+        assert row.foreseen_bytes >= simulated[row.mesh].peak_bytes >= measured > 0, name
         assert row.capacity_bytes == 2 * 2**30
-    assert figures.fullest.bound_bytes == max(row.bound_bytes for row in figures.memory)
+    assert figures.fullest.foreseen_bytes == max(row.foreseen_bytes for row in figures.memory)
+
+
+def test_memory_is_as_compiled_where_that_is_known(planned):
+    plan = planned[3].plan
+    foreseen = figures_of(plan).memory
+    (own,) = plan.cluster["device_types"]
+    found = tuple(
+        CompiledMemory(row.mesh, "xla", target, int(times * row.foreseen_bytes), "stage 0 forward")
+        for row in foreseen
+        for target, times in ((own, 1.5), ("h100", 3.0))
+    )
+    figures = figures_of(dataclasses.replace(plan, compiled_memory=found))
+    for row, before in zip(figures.memory, foreseen, strict=True):
+        assert row.foreseen_bytes == before.foreseen_bytes
+        assert row.needed_bytes == row.compiled_bytes == int(1.5 * before.foreseen_bytes)
+    (line,) = (line for line in figures.lines() if line.startswith("memory:"))
+    texts = [
+        bytes_text(x) for x in (figures.fullest.compiled_bytes, figures.fullest.foreseen_bytes)
+    ]
+    assert line.startswith(f"memory: {texts[0]} of 2 GiB, ")
+    assert line.endswith(f", as compiled; about {texts[1]} were foreseen")
+    other = tuple(row for row in found if row.target != own)
+    assert figures_of(dataclasses.replace(plan, compiled_memory=other)).memory == foreseen
 
 
 def measured_bytes(found, arguments):
@@ -197,9 +222,9 @@ def test_lines(planned):
     assert float(cost.replace(",", "")) == pytest.approx(
         3.0 * 8 * plan.predicted["step_seconds"] / 3600 / (ROWS * SEQ) * 1e9, rel=1e-3
     )
-    ((bound, unit),) = re.findall(r"at most ([\d.]+) (KiB|MiB) of 2 GiB", text)
+    ((bound, unit),) = re.findall(r"about ([\d.]+) (KiB|MiB) of 2 GiB", text)
     scale = {"KiB": 2**10, "MiB": 2**20}[unit]
-    assert float(bound) == pytest.approx(figures.fullest.bound_bytes / scale, rel=5e-3)
+    assert float(bound) == pytest.approx(figures.fullest.foreseen_bytes / scale, rel=5e-3)
     gaps = [stage.solver["gap"] for stage in plan.stages]
     assert figures.gap == max(gaps)
     if all(stage.solver["status"] == "optimal" for stage in plan.stages):

@@ -20,7 +20,7 @@ function drawComparison() {
       { name: `${f.rate_of[0].toUpperCase()}${f.rate_of.slice(1)}/s`, ...figure("rate", (v) => amount(v)) },
       { name: "MFU", ...figure("mfu", percent) },
       { name: "HFU", ...figure("hfu", percent) },
-      { name: "Memory a device", ...figure("bound_bytes", bytes) },
+      { name: "Memory a device", ...figure("needed_bytes", bytes) },
       { name: "Waiting", of: (r) => r.bubble_fraction, text: (r) => (r.bubble_fraction === null ? "" : percent(r.bubble_fraction)), number: true },
       { name: "Devices", of: (r) => r.devices || null, text: (r) => (r.devices ? count(r.devices) : ""), number: true },
       { name: "Strategy", of: (r) => r.strategy || r.reason, class: "wide" },

@@ -13,7 +13,7 @@ import pytest
 import zoo
 from alpa_mlir import errors
 from alpa_mlir.cli import main
-from alpa_runtime import aot
+from alpa_runtime import aot, parallel_step
 from alpa_runtime.backends import iree, xla
 from alpa_runtime.backends import xla as xla_backend
 from alpa_runtime.backends.gpus import GPUS
@@ -28,7 +28,9 @@ from alpa_runtime.execution.program_merge import (
     Zero,
     merge_step,
 )
+from alpa_runtime.hosts.threads import ThreadWorkers
 from alpa_runtime.plan import Plan
+from alpa_runtime.worker_group import Placement
 
 ONE = {"first": (1, 1), "second": (1, 1)}
 
@@ -77,7 +79,18 @@ def test_programs_for_this_host(saved, monkeypatch, request):
     assert "stage 0 backward  cpu by xla: " in done.as_text()
     plan = Plan.load(folder)
     assert {item.key for item in plan.binaries} == {item.key for item in done.binaries}
-    expected = results_of(load(plan, backend="xla", cache=False))
+    step = load(plan, backend="xla", cache=False)
+    expected = results_of(step)
+    memory = {peak.mesh: peak.bytes for peak in done.peaks}
+    assert step.peak_bytes() == memory
+    assert {m.mesh: m.bytes for m in plan.compiled_memory} == memory
+    assert Plan.load(plan.save(folder / "copy")).compiled_memory == plan.compiled_memory
+    workers = ThreadWorkers(Placement(((0, 1), (2, 3))))
+    on_workers = parallel_step.load_on(plan, None, workers, True, False, "xla", False)
+    # Each worker in its own order.
+    assert all(0 < size <= memory[mesh] for mesh, size in on_workers.peak_bytes().items())
+    assert {*on_workers.peak_bytes()} == {*memory}
+    on_workers.close()
     request.getfixturevalue("nothing_compiles")
     for found in (results_of(load(plan, cache=False)), results_of(load(Plan.load(folder)))):
         for a, b in zip(found, expected, strict=True):
@@ -94,6 +107,7 @@ def test_programs_of_iree_for_this_host(saved, request):
     aot.compile_ahead(folder, "cpu")
     plan = Plan.load(folder)
     assert {item.compiler for item in plan.binaries} == {"xla", "iree"}
+    assert sorted({item.compiler for item in plan.compiled_memory}) == ["iree", "xla"]
     request.getfixturevalue("nothing_compiles")
     for found, wanted in zip(results_of(load(plan, cache=False)), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)

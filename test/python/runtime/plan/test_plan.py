@@ -406,7 +406,7 @@ def test_differences_of_plans(planned):
     assert changes["stages"] == ("2", "1")
     assert changes["micro-batches"] == ("2", "1")
     assert changes["mesh of stage 1"][1] is None
-    assert "schedule" not in changes
+    assert changes["schedule"] == ("1f1b", None)  # The other has no pipeline.
     lies = [c.before for c in diff.shardings if "'qkv'" in c.what and c.before]
     assert any(re.search(r" of (data|tensor|fsdp) 2", text) for text in lies)
     assert any(c.what == "predicted step seconds" for c in diff.predictions)
