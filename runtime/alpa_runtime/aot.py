@@ -124,7 +124,7 @@ def compile_ahead(
         made = _compile(plan, list(jobs), targets, backend, shown)
         binaries = dict(zip(jobs, made, strict=True))
         needed = {key: binaries[job].memory_bytes for key, job in stages.items()}
-        peaks = compiled_peaks(plan, step, needed)
+        peaks = compiled_peaks(plan, step, needed, donate_state)
         for peak, limit, name in zip(peaks, limits, targets, strict=True):
             if limit is not None:
                 check_peaks(plan, [peak], {peak.mesh: limit}, f"{name} by {backend}")

@@ -143,8 +143,11 @@ def refuse_existing(options: argparse.Namespace, *outputs: str) -> None:
 
 
 def _inputs(options: argparse.Namespace) -> list[Path]:
-    given = [getattr(options, name, None) or [] for name in _INPUTS]
-    words = [str(word) for words in given for word in (words if type(words) is list else [words])]
+    words: list[str] = []
+    for name in _INPUTS:
+        given: list[Any] | str | Path | None = getattr(options, name, None)
+        several = given if isinstance(given, list) else [given]
+        words += [str(word) for word in several if word is not None]
     # A step is named `file.py:function`, and a cluster may be a preset.
     places = [word.rpartition(":")[0] if ".py:" in word else word for word in words]
     return [path for path in map(Path, places) if path.exists()]

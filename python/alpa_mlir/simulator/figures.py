@@ -24,7 +24,7 @@ from alpa_runtime.plan.text import bytes_text, seconds_text
 from alpa_mlir.compiler import check_cluster, cluster_presets
 from alpa_mlir.errors import AlpaError
 from alpa_mlir.simulator import Timeline, simulate
-from alpa_mlir.simulator.costs import flops_of, hardware_flops
+from alpa_mlir.simulator.costs import device_bytes, flops_of, hardware_flops
 
 Row = Mapping[str, Any]
 _HOUR = 3600.0
@@ -39,7 +39,8 @@ class StageMemory:
     Attributes:
         foreseen_bytes: the greater of what the search foresaw for all stages of the mesh and what
             the simulated step holds at most. A bound of what the step holds between programs, and
-            an estimate of what a compiler adds within them.
+            an estimate of what a compiler adds within them. State that a call does not use up
+            (`donate_state=False`) counts twice, the old beside the new, as in no search.
         simulated_bytes: None if the step cannot be simulated.
         compiled_bytes: by the count of the compiler that made the plan's programs for its own
             devices; None where nobody did.
@@ -458,11 +459,24 @@ def _memory(plan: Plan, timeline: Timeline | None) -> tuple[StageMemory, ...]:
         use = None if timeline is None else timeline.memory[mesh]
         simulated = None if use is None else use.peak_bytes
         if foreseen or simulated:
-            both = max(foreseen, simulated or 0.0)
+            both = max(foreseen, simulated or 0.0) + _kept_bytes(plan, mesh)
             compiled = _compiled_bytes(plan, mesh)
             capacity = None if use is None else use.capacity_bytes
             rows.append(StageMemory(mesh, stages, both, simulated, compiled, capacity))
     return tuple(rows)
+
+
+def _kept_bytes(plan: Plan, mesh: int) -> float:
+    """Of state that stays where the step gives its next value."""
+    if plan.call is None or plan.call.donate_state:
+        return 0.0
+    return sum(
+        device_bytes(op.tensor, plan.meshes[mesh])
+        for program in plan.programs
+        if program.mesh == mesh
+        for op in program.instructions
+        if isinstance(op, InputOp) and plan.inputs[op.arg].carried_by is not None
+    )
 
 
 def _compiled_bytes(plan: Plan, mesh: int) -> float | None:

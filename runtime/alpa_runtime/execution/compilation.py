@@ -576,13 +576,14 @@ class CompiledPeak:
 
 
 def compiled_peaks(
-    plan: Plan, step: MergedStep, programs: Mapping[tuple[int, str], int]
+    plan: Plan, step: MergedStep, programs: Mapping[tuple[int, str], int], donate_state: bool = True
 ) -> list[CompiledPeak]:
     """The peak of each mesh, in the order of meshes.
 
     Args:
         programs: bytes of each (stage, function): arguments, results and temporaries together, as
             `Program.memory_bytes` gives them.
+        donate_state: whether a call uses up carried state; the caller has what it does not use up.
     """
     sizes = [
         0 if value.tensor.on_host else num_bytes(part_of(value.tensor, plan.meshes[value.mesh]))
@@ -605,6 +606,11 @@ def compiled_peaks(
     ]
     for place in state:
         add(place.value)
+    of_caller = {
+        place.value
+        for place in state
+        if not donate_state or plan.inputs[place.arg].carried_by is None
+    }
     for action in step.actions:
         made = action.makes
         match action:
@@ -631,7 +637,8 @@ def compiled_peaks(
         for value in made:
             add(value)
         for value in action.last:
-            held[step.values[value].mesh] -= sizes[value]
+            if value not in of_caller:
+                held[step.values[value].mesh] -= sizes[value]
     return peaks
 
 
@@ -679,6 +686,7 @@ def check_memory(
     step: MergedStep,
     programs: Mapping[tuple[int, str], Program],
     meshes: Mapping[int, Mesh],
+    donate_state: bool,
 ) -> None:
     """Refuse a plan that does not fit into the memory of the devices of its meshes.
 
@@ -690,4 +698,5 @@ def check_memory(
         needed = {key: program.memory_bytes() for key, program in programs.items()}
         devices = [d for mesh in meshes.values() for d in mesh_devices(mesh)]
         kinds = ", ".join(sorted({device.device_kind for device in devices}))
-        check_peaks(plan, compiled_peaks(plan, step, needed), limits, kinds)
+        peaks = compiled_peaks(plan, step, needed, donate_state)
+        check_peaks(plan, peaks, limits, kinds)

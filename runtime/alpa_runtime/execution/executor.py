@@ -526,10 +526,10 @@ class BoundStep:
         """The same in parts, as XLA has them."""
         return {f"{s}/{name}": e.memory_stats() for (s, name), e in self.stages.items()}
 
-    def peak_bytes(self) -> dict[int, int]:
+    def peak_bytes(self, donate_state: bool) -> dict[int, int]:
         """The most that a device of each own mesh holds in a step, by the compiler's count."""
         needed = {key: program.memory_bytes() for key, program in self.stages.items()}
-        peaks = compiled_peaks(self.plan, self.step, needed)
+        peaks = compiled_peaks(self.plan, self.step, needed, donate_state)
         return {peak.mesh: peak.bytes for peak in peaks if peak.mesh in self._meshes}
 
     def start_trace(self) -> None:
@@ -745,7 +745,7 @@ def bind_step(
             )
 
         try:
-            check_memory(plan, whole, programs, meshes)
+            check_memory(plan, whole, programs, meshes, donate_state)
         except InfeasiblePlanError as error:
             _log.info("the step runs as several programs: in one, %s", error)
             return apart()
@@ -754,7 +754,7 @@ def bind_step(
     jobs: list[Job] = [*stages.values(), *others.values()]
     compiled = compile_jobs(jobs, meshes, progress, backend)
     programs = dict(zip(stages, compiled[: len(stages)], strict=True))
-    check_memory(plan, step, programs, meshes)
+    check_memory(plan, step, programs, meshes, donate_state)
     return BoundStep(
         plan,
         step,

@@ -229,7 +229,7 @@ class LoadedPlan:
 
     def peak_bytes(self) -> dict[int, int]:
         """The most that a device of each mesh holds in a step, by the compiler's count."""
-        return self._bound.peak_bytes()
+        return self._bound.peak_bytes(self._donate)
 
     def as_text(self) -> str:
         """Each function's memory and the order in which the driver starts things."""

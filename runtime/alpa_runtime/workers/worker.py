@@ -721,7 +721,7 @@ class Worker:
 
     def peak_bytes(self) -> dict[int, int]:
         """The most that a device of each own mesh holds in a step, by the compiler's count."""
-        return self._bound.peak_bytes()
+        return self._bound.peak_bytes(self._donate)
 
     def clock(self) -> int:
         """The clock of recorded events, in nanoseconds."""

@@ -175,6 +175,21 @@ def test_memory_is_as_compiled_where_that_is_known(planned):
     assert figures_of(dataclasses.replace(plan, compiled_memory=other)).memory == foreseen
 
 
+def test_kept_state_counts_twice(planned):
+    name, _, arguments, found, _ = planned
+    plan = found.plan
+    keeps = dataclasses.replace(plan, call=dataclasses.replace(plan.call, donate_state=False))
+    rows = zip(figures_of(plan).memory, figures_of(keeps).memory, strict=True)
+    more = [
+        (len(plan.meshes[b.mesh].devices), b.foreseen_bytes - a.foreseen_bytes) for a, b in rows
+    ]
+    state = sum(jnp.asarray(x).nbytes for x in jax.tree.leaves(arguments[0]))
+    assert sum(devices * size for devices, size in more) >= state, name
+    assert all(0 < size <= state for _, size in more), name
+    if name == "data parallel":
+        assert [size for _, size in more] == [state]
+
+
 def measured_bytes(found, arguments):
     """The most bytes of arrays on each device, looked at whenever a program was started."""
     most: dict[int, int] = {}

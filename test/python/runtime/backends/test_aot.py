@@ -327,6 +327,13 @@ def test_peaks_are_those_of_live_values(schedule, meshes):
         elif not isinstance(action, Place):
             expected[mesh] = max(expected[mesh], live + made)
     assert [peak.bytes for peak in compiled_peaks(plan, step, programs)] == expected
+    state = [0] * len(plan.meshes)  # Each weight is read last by the update, which makes the next.
+    for action in step.actions:
+        if isinstance(action, Place) and plan.inputs[action.arg].kind == "state":
+            state[step.values[action.value].mesh] += size(action.value)
+    kept = compiled_peaks(plan, step, programs, donate_state=False)
+    for peak, before, held in zip(kept, expected, state, strict=True):
+        assert before <= peak.bytes <= before + held
 
 
 def test_loading_refuses_what_does_not_fit(monkeypatch):
@@ -341,7 +348,7 @@ def test_loading_refuses_what_does_not_fit(monkeypatch):
     for limit, fits in ((1 << 30, True), (3000, False)):
         monkeypatch.setattr(compilation, "device_limits", lambda m, n=limit: dict.fromkeys(m, n))
         if fits:
-            check_memory(plan, linear, programs, {0: mesh, 1: mesh})
+            check_memory(plan, linear, programs, {0: mesh, 1: mesh}, True)
         else:
             with pytest.raises(errors.InfeasiblePlanError, match=r"on a device of 2\.93 KiB"):
                 load(plan)

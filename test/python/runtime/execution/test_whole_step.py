@@ -185,10 +185,10 @@ def test_too_large_in_one(example, monkeypatch, caplog):
     whole = programs_of(planned.plan)[3]
     first = executor.check_memory
 
-    def check(plan, step, programs, meshes):
+    def check(plan, step, programs, meshes, donate_state):
         if (0, "step") in programs:
             raise alpa_mlir.errors.InfeasiblePlanError("too much", where="a test", fix="none")
-        first(plan, step, programs, meshes)
+        first(plan, step, programs, meshes, donate_state)
 
     monkeypatch.setattr(executor, "check_memory", check)
     with caplog.at_level(logging.INFO, logger="alpa_mlir"):
