@@ -205,6 +205,39 @@ def test_loops_equal_jit(method):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_weights_that_are_not_finite_reach_their_own_rows(bad):
+    """As docs/kernels.md has it, beside products with all experts."""
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(8, 64, 48)).astype(np.float32)
+    rows = rng.normal(size=(512, 64)).astype(np.float32)
+    sizes = np.array([100, 0, 200, 0, 12, 100, 50, 50], np.int32)
+
+    def step(weights, rows, sizes):
+        def loss(weights):
+            out = jax.lax.ragged_dot(rows, weights, sizes)
+            return jnp.mean(out**2), out
+
+        (_, out), gradients = jax.value_and_grad(loss, has_aux=True)(weights)
+        return weights - 0.1 * gradients, out
+
+    method = ShardParallel(num_micro_batches=1)
+    planned = alpa_mlir.parallelize(step, method=method, batch_argnums=(1,))
+    for group, size in ((2, 200), (1, 0)):
+        given = weights.copy()
+        given[group, 3, 5] = bad
+        new, out = planned(given, rows, sizes)
+        first = sizes[:group].sum()
+        hit = np.zeros(out.shape, bool)
+        hit[first : first + size, 5] = True
+        np.testing.assert_array_equal(~np.isfinite(out), hit)
+        wanted_new, wanted = jax.jit(step)(weights, rows, sizes)
+        np.testing.assert_allclose(out[~hit], wanted[~hit], rtol=1e-4, atol=1e-4)
+        others = np.arange(8) != group
+        np.testing.assert_allclose(new[others], wanted_new[others], rtol=1e-4, atol=1e-4)
+        assert not np.isfinite(jax.jit(step)(given, rows, sizes)[1][:, 5]).any()
+
+
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("method", ["micro-batches", "two stages"])
 def test_kept_products(scan, method):
