@@ -226,7 +226,8 @@ def _checked(where: str, given: Any) -> EntryPoint:
         )
     if batches is not None and not isinstance(batches, Iterable):
         raise wrong(
-            f"the batches are a {type(batches).__name__}", "return something to iterate over third"
+            f"the batches are a {type(batches).__name__}",
+            "return the step's arguments as a tuple second, and batches to iterate over third",
         )
     function = step if isinstance(step, ParallelFunction) else parallelize(step)
     return EntryPoint(where, function, tuple(arguments), cast("Iterable[Any] | None", batches))

@@ -172,6 +172,7 @@ def _frontier(options: argparse.Namespace) -> Answer:
 
 def plan_fields(source: Source) -> dict[str, Any]:
     """What a plan decides, for machines."""
+    from alpa_runtime.plan.plan import idle_text
     from alpa_runtime.plan.strategy import strategy_text
 
     plan = source.plan
@@ -185,7 +186,7 @@ def plan_fields(source: Source) -> dict[str, Any]:
         "strategy": strategy_text(plan),
         "predicted": dict(plan.predicted),
         "timed_out_solves": plan.timed_out_solves,
-        "idle_reason": plan.idle_reason,
+        "idle": idle_text(plan),
         "padded": list(plan.padded),
         "planning": dict(plan.planning),
         "stages": [

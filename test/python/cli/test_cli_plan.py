@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -151,6 +152,36 @@ def test_wrong_options_are_usage(words, message, files, capsys):
         cli.main(["plan", f"{files}/model.py", *words])
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_idle_devices_are_said_with_what_using_them_costs(files, tmp_path, capsys):
+    cluster = tmp_path / "cluster.yaml"  # One device is too far away to be of use.
+    cluster.write_text(
+        "name: far\n"
+        "device_types: {d: {memory_bytes: 1GiB, memory_bandwidth: 1e11, "
+        "peak_flops: {float32: 1e12}}}\n"
+        "hosts: [{count: 1, devices: 2, device_type: d}, {count: 1, devices: 1, device_type: d}]\n"
+        "links: {intra_host: {bandwidth: 1e11, latency: 1us}, "
+        "inter_host: {bandwidth: 1e6, latency: 1ms}}\n"
+    )
+    words = ["plan", f"{files}/model.py", "--cluster", str(cluster), "-q"]
+    assert cli.main([*words, "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    step, used = fields["predicted"]["step_seconds"], fields["num_devices"]
+    assert used < 3
+    found = re.fullmatch(
+        r"(\d) of 3 devices (?:is|are) idle: a plan that uses them is slower, "
+        r"([\d.]+) (us|ms) a step, ([\d.]+)% more",
+        fields["idle"],
+    )
+    assert int(found[1]) == 3 - used
+    all_of_them = float(found[2]) * {"us": 1e-6, "ms": 1e-3}[found[3]]
+    assert float(found[4]) == pytest.approx(100 * (all_of_them / step - 1), rel=0.02)
+    assert cli.main(words) == 0
+    assert fields["idle"] in capsys.readouterr().out
+    assert cli.main([*words, "--max-devices", "1", "--json"]) == 0
+    idle = json.loads(capsys.readouterr().out)["idle"]
+    assert idle == "2 of 3 devices are idle: at most 1 are wanted"
 
 
 def test_output_that_exists_is_kept(files, capsys):
