@@ -37,9 +37,11 @@ def run(options: argparse.Namespace) -> Answer:
     from alpa_runtime.aot import compile_ahead
     from alpa_runtime.devices import use_virtual_devices
     from alpa_runtime.plan import Plan
+    from alpa_runtime.plan.plan import device_types
 
-    if options.target == "cpu":
-        use_virtual_devices(Plan.load(options.plan).num_devices)
+    plan = Plan.load(options.plan)
+    if "cpu" in (device_types(plan.cluster) if options.target is None else (options.target,)):
+        use_virtual_devices(plan.num_devices)
     done = compile_ahead(
         options.plan, options.target, backend=options.backend, progress=not options.quiet
     )
@@ -57,5 +59,5 @@ def run(options: argparse.Namespace) -> Answer:
         {"mesh": peak.mesh, "peak_bytes": peak.bytes, "limit_bytes": limit, "program": peak.label}
         for peak, limit in zip(done.peaks, done.limits, strict=True)
     ]
-    text = f"{done.as_text()}\nwrote {len(done.binaries)} programs to {options.plan}"
+    text = f"{done.as_text()}\nwrote {len(done.binaries)} program{'s' * (len(done.binaries) > 1)} to {options.plan}"
     return Answer(text, {"plan": options.plan, "programs": programs, "meshes": meshes})

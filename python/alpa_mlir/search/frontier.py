@@ -210,13 +210,13 @@ def find_frontier(
     cluster: Cluster,
     settle: Callable[[Cluster], Method],
     *,
-    over: Sequence[Axis] = AXES,
-    price: float | None = None,
-    tokens: int | None = None,
-    most_points: int = 6,
-    progress: bool | Progress = False,
+    over: Sequence[Axis],
+    price: float | None,
+    tokens: int | None,
+    most_points: int,
+    progress: bool | Progress,
 ) -> Frontier:
-    """The frontier of a step; see `TracedStep.frontier`.
+    """The frontier of a step; `TracedStep.frontier` has what the arguments mean, and defaults.
 
     Args:
         settle: the method for a cluster.

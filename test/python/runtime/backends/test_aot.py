@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 
 import alpa_mlir
@@ -13,6 +16,7 @@ import pytest
 import zoo
 from alpa_mlir import errors
 from alpa_mlir.cli import main
+from alpa_mlir.simulator.figures import figures_of
 from alpa_runtime import aot, parallel_step
 from alpa_runtime.backends import iree, xla
 from alpa_runtime.backends import xla as xla_backend
@@ -252,6 +256,24 @@ def test_command(saved, capsys):
     assert "stage 1 backward  cpu by xla: " in printed
     assert f"programs to {folder}" in printed
     assert Plan.load(folder).binaries
+
+
+def test_command_for_the_plans_own_processors(tmp_path):
+    """In a process of its own, where JAX has one device until the command asks for more."""
+    plan, modules = handmade.two_stages(2, first=(1, 2), second=(2, 1))
+    plan["cluster"] = {
+        "name": "here",
+        "device_types": {"cpu": {"memory_bytes": 1 << 30}},
+        "hosts": [{"count": 1, "devices": 4, "device_type": "cpu"}],
+    }
+    folder = handmade.as_plan(plan, modules).save(tmp_path / "plan")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "XLA_FLAGS": ""}
+    words = [sys.executable, "-m", "alpa_mlir", "compile", str(folder), "-q"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {m.target for m in Plan.load(folder).compiled_memory} == {"cpu"}
+    found = figures_of(Plan.load(folder)).fullest
+    assert found.compiled_bytes == max(m.bytes for m in Plan.load(folder).compiled_memory)
 
 
 def test_plan_that_does_not_fit(saved):
