@@ -59,5 +59,7 @@ def run(options: argparse.Namespace) -> Answer:
         {"mesh": peak.mesh, "peak_bytes": peak.bytes, "limit_bytes": limit, "program": peak.label}
         for peak, limit in zip(done.peaks, done.limits, strict=True)
     ]
-    text = f"{done.as_text()}\nwrote {len(done.binaries)} program{'s' * (len(done.binaries) > 1)} to {options.plan}"
+    count = len(done.binaries)
+    wrote = f"wrote {count} program{'s' * (count > 1)} to {options.plan}"
+    text = f"{done.as_text()}\n{wrote}"
     return Answer(text, {"plan": options.plan, "programs": programs, "meshes": meshes})
