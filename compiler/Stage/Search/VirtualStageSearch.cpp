@@ -156,9 +156,32 @@ VirtualStagePlan VirtualStageSearch::solved(const VirtualStageProblem &cut,
   return plan;
 }
 
+/// No mesh begins before its first micro-batch came through the meshes before it, nor is the step
+/// done before these have had the last one back, unless weight parts fill that.
+double VirtualStageSearch::leastStepSeconds(const VirtualStageProblem &cut,
+                                            llvm::ArrayRef<VirtualStage> stages,
+                                            bool splitsBackward) const {
+  std::vector<double> sums(cut.numMeshes, 0);
+  for (auto [index, stage] : llvm::enumerate(stages))
+    sums[cut.meshOf(unsigned(index))] += stage.choice.seconds;
+  double least = 0, before = 0;
+  for (auto [mesh, seconds] : llvm::enumerate(sums)) {
+    least = std::max(least, before + seconds * double(problem.numMicroBatches));
+    if (!splitsBackward)
+      before += stages[mesh].choice.seconds;
+  }
+  return least;
+}
+
 llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStageProblem &cut,
+                                                            const StageSearchSpace &tried,
+                                                            double mostStepSeconds,
                                                             double &leastSum) {
-  const double mostSeconds = cut.mostSeconds;
+  const bool splitsBackward = tried.schedules.front()->splitsBackward;
+  // That of the busiest mesh where stages are equal.
+  const double mostSeconds =
+      mostStepSeconds / (double(problem.numMicroBatches) +
+                         (splitsBackward ? 0 : double(cut.numMeshes - 1) / cut.stagesPerMesh));
   VirtualStagePlan best;
   auto offer = [&](VirtualStagePlan plan) {
     if (!plan.stages.empty() && plan.seconds < best.seconds)
@@ -184,7 +207,7 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
     if (hoped.stages.empty() || best.seconds * (1 - gap) <= hoped.seconds ||
         costs.work() >= mostWork)
       break;
-    if (hoped.seconds >= mostSeconds)
+    if (leastStepSeconds(cut, hoped.stages, splitsBackward) >= mostStepSeconds)
       return VirtualStagePlan();
     std::vector<StageCosts::Request> missing = requestsOf(hoped, /*onlyHopes=*/true);
     if (missing.empty()) {
@@ -359,16 +382,13 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
   double allDevicesSeconds = std::numeric_limits<double>::infinity();
   for (const Meshes &meshes : listMeshes(tried.stagesPerMesh)) {
     if (meshes.size() == 1 && mostSeconds < std::numeric_limits<double>::infinity())
-      continue; // Of stages that follow each other anyway none is faster for being cut.
-    // No step is faster than what its busiest mesh does, behind what its first stages need to
-    // reach the last mesh and come back, unless weight parts fill that.
-    double runs = double(problem.numMicroBatches);
-    if (!tried.schedules.front()->splitsBackward)
-      runs += double(meshes.size() - 1) / tried.stagesPerMesh;
+      continue; // All of a step on one mesh is one program.
     for (const StageRule &rule : tried.rules) {
       if (costs.work() >= mostWork)
         break;
-      double most = std::min(best.timed.stepSeconds, mostSeconds) / runs;
+      // No step is faster than what its busiest mesh does.
+      double mostStep = std::min(best.timed.stepSeconds, mostSeconds);
+      double most = mostStep / double(problem.numMicroBatches);
       if (auto sum = leastSums.find(meshes.front());
           sum != leastSums.end() && !rule && sum->second / double(meshes.size()) >= most)
         continue;
@@ -376,7 +396,7 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
       cut.mostSeconds = most;
       shareMemory(cut, meshes);
       double leastSum = 0;
-      llvm::Expected<VirtualStagePlan> found = search(cut, leastSum);
+      llvm::Expected<VirtualStagePlan> found = search(cut, tried, mostStep, leastSum);
       if (!found)
         return found.takeError();
       double &known = leastSums[meshes.front()];

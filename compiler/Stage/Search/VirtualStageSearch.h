@@ -42,8 +42,13 @@ private:
   VirtualStageProblem makeProblem(const Meshes &meshes, const StageSearchSpace &tried,
                                   const StageRule &rule);
   void shareMemory(const VirtualStageProblem &cut, const Meshes &meshes);
-  /// `leastSum` is set to that of the cuts.
-  llvm::Expected<VirtualStagePlan> search(const VirtualStageProblem &cut, double &leastSum);
+  double leastStepSeconds(const VirtualStageProblem &cut, llvm::ArrayRef<VirtualStage> stages,
+                          bool splitsBackward) const;
+  /// For steps that take fewer seconds than `mostStepSeconds`; `leastSum` is set to that of the
+  /// cuts.
+  llvm::Expected<VirtualStagePlan> search(const VirtualStageProblem &cut,
+                                          const StageSearchSpace &tried, double mostStepSeconds,
+                                          double &leastSum);
   llvm::Error offer(FoundPlan &best, const VirtualStageProblem &cut, const Meshes &meshes,
                     const StageSearchSpace &tried, const VirtualStagePlan &found) const;
   llvm::Error climb(FoundPlan &best, VirtualStageProblem cut, const StageSearchSpace &tried);

@@ -24,8 +24,8 @@ from alpa_mlir.methods.method import Method
 from alpa_mlir.search.planner import StepModules, signature_json
 from clusters import small_hosts
 
-# Split backward phases and several stages on a mesh have to be 1 % faster, and searches have gaps.
-TOLERANCE = 0.015
+# Split backward phases and several stages on a mesh have to be 1 % faster, 1 / 0.99 in seconds.
+TOLERANCE = 0.0102
 OPTIONS = dict(remat="none", offload="none", padding="none", prepare_weights="none")
 
 
@@ -141,9 +141,9 @@ def all_methods(case: Case) -> Iterator[Method]:
                             **OPTIONS,
                         )
     for name in shared:
-        # In rounds, and in a V.
+        # In rounds, and in a V. All of a step on one mesh is one program, which is not cut.
         for each in (2,) if schedule_table()[name].splits_backward else (2, 3, 4):
-            for meshes in range(1, layers // each + 1):
+            for meshes in range(2, layers // each + 1):
                 for shape in shapes:
                     if not fits_side_by_side(case, (shape,) * meshes):
                         continue
@@ -204,8 +204,9 @@ def compare(seed: int, folder) -> tuple[float, float, str]:
     return found, best, what
 
 
-# Of several layers each, some of which a search by formula alone gets wrong.
-@pytest.mark.parametrize("seed", [1, 18, 44, 95, 115, 184])
+# Of several layers each, some of which a search by formula alone gets wrong. In 243 stages that
+# share meshes differ, so that the others wait less for the busiest mesh.
+@pytest.mark.parametrize("seed", [1, 18, 44, 95, 115, 184, 243])
 def test_the_search_finds_the_best_of_all_plans(seed, tmp_path):
     found, best, what = compare(seed, tmp_path)
     assert found <= best * (1 + TOLERANCE), what
