@@ -186,18 +186,38 @@ void ProblemBuilder::findReads(const OpInfo &info) {
   }
 }
 
+/// A product, or a kernel or loop that may hold some.
+static bool multiplies(Operation *op) {
+  StringRef name = op->getName().getStringRef();
+  return name.ends_with("dot_general") || name.ends_with("ragged_dot") ||
+         isa<stablehlo::ConvolutionOp, stablehlo::CustomCallOp, stablehlo::WhileOp>(op);
+}
+
 void ProblemBuilder::findValuesForUpdate() {
+  // In a stage that hands no gradient on, the update is the end of all there is; but what the
+  // backward products of earlier layers wait for does not hide beside them.
+  constexpr unsigned kMostProducts = 1; // Of a weight's gradient.
+  llvm::DenseMap<Operation *, unsigned> productsAhead;
   // Users come later in program order, so they are known.
   for (Operation *op : llvm::reverse(stage.ops)) {
     if (opPhaseOf(op) != OpPhase::Backward || op->use_empty())
       continue;
+    unsigned ahead = 0;
     bool rests = llvm::all_of(op->getUsers(), [&](Operation *user) {
-      return user->getBlock() == op->getBlock() && !user->hasTrait<OpTrait::IsTerminator>() &&
-             (opPhaseOf(user) == OpPhase::Update ||
-              (user->getNumResults() > 0 && forUpdate.contains(user->getResult(0))));
+      if (user->getBlock() != op->getBlock() || user->hasTrait<OpTrait::IsTerminator>())
+        return false;
+      if (opPhaseOf(user) == OpPhase::Update)
+        return true;
+      auto known = productsAhead.find(user);
+      if (known == productsAhead.end())
+        return false;
+      ahead = std::max(ahead, known->second + multiplies(user));
+      return ahead <= kMostProducts;
     });
-    if (rests)
-      forUpdate.insert(op->result_begin(), op->result_end());
+    if (!rests)
+      continue;
+    productsAhead[op] = ahead;
+    forUpdate.insert(op->result_begin(), op->result_end());
   }
 }
 
