@@ -24,8 +24,8 @@ public:
 
   /// Solves with `costPerByte` on the bytes of each node, which are a sum of its kinds, each any
   /// number of times, or none where the list is empty. Prices are rounded down, so that the lower
-  /// bound is none of dearer problems alone; it and the choices are those of the problem's nodes,
-  /// the objective is not set.
+  /// bound holds for the exact ones as well. Bound and choices are the whole problem's; what the
+  /// solution says besides is of what was left of it.
   llvm::Expected<Solution> solve(llvm::ArrayRef<NodeBytes> bytes, double costPerByte,
                                  const SolveOptions &options = {});
 

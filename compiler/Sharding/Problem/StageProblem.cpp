@@ -10,7 +10,7 @@
 #include "mlir/IR/Operation.h"
 #include "llvm/ADT/STLExtras.h"
 #include <cmath>
-#include <set>
+#include <optional>
 
 using namespace alpa;
 using namespace alpa::sharding;
@@ -58,6 +58,15 @@ StageProblem::build(StageView view, const cost::CostModel &model, const IntraOpO
   return stage;
 }
 
+/// Adds an item's bytes for each choice of its node, which is back at its first one then.
+void StageProblem::addItem(const LiveItem &item, std::vector<unsigned> &choices,
+                           solver::NodeBytes &bytes) const {
+  unsigned &choice = choices[builder.getValues()[item.value].node];
+  for (choice = 0; choice < bytes.size(); ++choice)
+    bytes[choice] += itemBytes(builder, item, choices);
+  choice = 0;
+}
+
 std::vector<llvm::SmallVector<solver::NodeBytes, 1>> StageProblem::bytesOfNodes() const {
   const std::vector<NodeInfo> &nodes = builder.getNodes();
   std::vector<llvm::SmallVector<solver::NodeBytes, 1>> kinds(nodes.size());
@@ -67,9 +76,7 @@ std::vector<llvm::SmallVector<solver::NodeBytes, 1>> StageProblem::bytesOfNodes(
     if (node < 0)
       continue;
     solver::NodeBytes bytes(nodes[node].numChoices());
-    for (choices[node] = 0; choices[node] < bytes.size(); ++choices[node])
-      bytes[choices[node]] = itemBytes(builder, item, choices);
-    choices[node] = 0;
+    addItem(item, choices, bytes);
     if (!llvm::is_contained(kinds[node], bytes))
       kinds[node].push_back(std::move(bytes));
   }
@@ -175,9 +182,7 @@ StageUsage StageProblem::usageOf(llvm::function_ref<bool(const LiveItem &)> coun
     }
     std::vector<int64_t> &bytes = usage.ofNode[node];
     bytes.resize(nodes[node].numChoices());
-    for (choices[node] = 0; choices[node] < bytes.size(); ++choices[node])
-      bytes[choices[node]] += itemBytes(builder, item, choices);
-    choices[node] = 0;
+    addItem(item, choices, bytes);
   }
   return usage;
 }
@@ -337,7 +342,9 @@ StageProblem::alignLayers(std::shared_ptr<StagePoint> point, double mostSeconds,
   solver::SolveOptions solveOptions;
   solveOptions.workLimit = effort.workLimit;
   solveOptions.timeLimitSeconds = effort.timeLimitSeconds;
-  std::set<double> exposures{0, effort.exposure};
+  std::map<double, std::optional<solver::Problem>> problems; // By exposure.
+  for (double exposure : {0.0, effort.exposure})
+    problems.try_emplace(exposure);
   llvm::SmallVector<LayerTies::Ends> tried{{false, false}};
   if (mayDiffer)
     tried.append({{true, false}, {false, true}, {true, true}});
@@ -355,9 +362,11 @@ StageProblem::alignLayers(std::shared_ptr<StagePoint> point, double mostSeconds,
     };
     if (point)
       offer(ties.likeMost(point->choices, free));
-    for (double exposure : exposures) {
+    for (auto &[exposure, problem] : problems) {
+      if (!problem)
+        problem = builder.exposedProblem(exposure);
       std::vector<unsigned> variableOf;
-      solver::Problem tied = ties.tie(builder.exposedProblem(exposure), free, variableOf);
+      solver::Problem tied = ties.tie(*problem, free, variableOf);
       llvm::Expected<solver::Solution> solution = solver::solveInUnits(tied, solveOptions);
       if (!solution)
         return solution.takeError();

@@ -151,6 +151,8 @@ private:
   bool isPreparedHere(const LiveItem &item) const;
   std::shared_ptr<StagePoint> measure(std::vector<unsigned> choices,
                                       solver::CostSum objective) const;
+  void addItem(const LiveItem &item, std::vector<unsigned> &choices,
+               solver::NodeBytes &bytes) const;
   /// For each node the bytes of its items by choice, of each kind: what any usage is a sum of.
   std::vector<llvm::SmallVector<solver::NodeBytes, 1>> bytesOfNodes() const;
   /// The problem that counts collectives that can hide as much.

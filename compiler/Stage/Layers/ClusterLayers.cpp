@@ -295,23 +295,23 @@ static void assignUpdateLayers(func::FuncOp main, llvm::DenseMap<Operation *, un
   UpdateLayers(main, layers).run();
 }
 
-/// What a few ops make of nothing but constants, such as the indices of a rotary embedding or a
-/// causal mask, with their number. A layer that reads it makes it again, as a stage would: else all
-/// layers but the first would be taken to read it from memory, at its full size, and to keep it for
-/// their gradients.
-static llvm::DenseMap<Value, unsigned> findConstants(func::FuncOp main) {
+/// The ops that make, of nothing but constants and by few ops, the indices of a rotary embedding,
+/// say, or a causal mask; with the number of these. A layer that reads it makes it again, as a
+/// stage would: else all layers but the first would be taken to read it from memory, at its full
+/// size, and to keep it for their gradients.
+static llvm::DenseMap<Operation *, unsigned> findConstants(func::FuncOp main) {
   constexpr unsigned kFew = 256; // Each as often as it is read: hashes of constants are more.
-  llvm::DenseMap<Value, unsigned> counts;
+  llvm::DenseMap<Operation *, unsigned> counts;
   for (Operation &op : main.front()) {
     if (!importer::isConstantLike(&op) && !isRepeatable(&op))
       continue;
     unsigned count = 1;
     for (Value operand : op.getOperands()) {
-      auto known = counts.find(operand);
+      auto known = counts.find(operand.getDefiningOp());
       count = known == counts.end() || count > kFew ? kFew + 1 : count + known->second;
     }
     if (count <= kFew)
-      counts[op.getResult(0)] = count;
+      counts[&op] = count;
   }
   return counts;
 }
@@ -345,9 +345,9 @@ public:
     Builder builder(&getContext());
     for (auto &[op, layer] : layerOfOp)
       op->setAttr(attr::layer, builder.getI64IntegerAttr(layer));
-    llvm::DenseMap<Value, unsigned> cheap = findConstants(main);
+    llvm::DenseMap<Operation *, unsigned> constants = findConstants(main);
     importer::repeatForReaders(main, {attr::phase, attr::eqn, attr::layer}, [&](Operation *op) {
-      return importer::isSplatLike(op) || (op->getNumResults() && cheap.contains(op->getResult(0)));
+      return importer::isSplatLike(op) || constants.contains(op);
     });
     countKinds(main);
   }
