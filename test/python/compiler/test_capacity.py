@@ -193,7 +193,7 @@ def test_buffers_are_exchanged(form, count):
     parallel = alpa_mlir.parallelize(
         step_of(FORMS[form], places=80),
         cluster="dgx-h100",
-        method=ShardParallel(num_micro_batches=count),
+        method=ShardParallel(mesh_shape=(1, 8), num_micro_batches=count),
         cache=False,
     )
     dtype = jnp.bfloat16

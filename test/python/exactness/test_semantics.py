@@ -112,7 +112,7 @@ def test_examples_that_meet_each_other_meet_at_a_barrier(semantics):
     assert [Path(place).name.split(":")[0] for place in step.plan.exactness.barriers] == [
         Path(__file__).name
     ]
-    assert "schedule gpipe with a barrier" in step.plan.as_text()
+    assert "4 micro-batches, a barrier, predicted" in step.plan.as_text()
     assert_near(step(PARAMS, BATCH), jax.jit(step_of(contrastive))(PARAMS, BATCH))
 
 
