@@ -11,7 +11,8 @@ static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 LayerBounds::LayerBounds(unsigned numWays, unsigned numLayers, int64_t mostInFlight)
     : numLayers(numLayers), ways(numWays) {
-  for (int64_t inFlight = 1; inFlight <= mostInFlight; inFlight *= 4)
+  for (int64_t inFlight = 1; inFlight <= mostInFlight;
+       inFlight += std::max<int64_t>(1, inFlight / 2))
     curveInFlight.push_back(inFlight);
   for (Way &way : ways) {
     way.layers.resize(numLayers);

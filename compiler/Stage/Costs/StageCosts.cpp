@@ -188,6 +188,8 @@ void StageCosts::ignoreMemory() {
 }
 
 void StageCosts::shareMemory(std::function<double(int64_t)> part, std::string name) {
+  if (name == partName)
+    return; // What is known is for it.
   keep();
   partOf = std::move(part);
   partName = std::move(name);
@@ -1142,7 +1144,8 @@ void StageCosts::listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views
           bound = std::max(bound, atLeast);
           bool isHopeless = bound > kHopeless * free;
           if (!isHopeless && bound < choice.seconds * (1 - options.tolerance / 4))
-            choice = {bound, 0, isLimited(way) ? memoryOf(way, last) / last : 0, 0, id + kHope};
+            choice = {bound, 0,          isLimited(way) ? memoryOf(way, last) / last : 0,
+                      0,     id + kHope, last};
         }
         if (choice.seconds < fastest[index].seconds)
           fastest[index] = choice;

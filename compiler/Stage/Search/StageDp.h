@@ -46,6 +46,8 @@ struct StageChoice {
   int64_t activationBytes = 0; // For each micro-batch in flight.
   int64_t temporaryBytes = 0;
   unsigned id = 0; // The caller's.
+  /// Beyond which it says nothing.
+  int64_t mostInFlight = std::numeric_limits<int64_t>::max();
 
   int64_t peakBytes(int64_t inFlight) const {
     return stateBytes + inFlight * activationBytes + temporaryBytes;

@@ -174,6 +174,7 @@ double VirtualStageSearch::leastStepSeconds(const VirtualStageProblem &cut,
 }
 
 llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStageProblem &cut,
+                                                            const Meshes &meshes,
                                                             const StageSearchSpace &tried,
                                                             double mostStepSeconds,
                                                             double &leastSum) {
@@ -222,8 +223,14 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
     offer(solveVirtualStages(cut));
     if (!best.stages.empty() && best.seconds > mostSeconds * kHopeless)
       break;
-    if (!best.stages.empty() && last == kMostRounds)
+    if (!best.stages.empty() && last == kMostRounds) {
       last = std::min(last, round + 1 + kMoreRounds);
+      llvm::Expected<double> step = leastTimed(best, cut, meshes, tried);
+      if (!step)
+        return step.takeError();
+      if (*step > mostStepSeconds * kHopeless)
+        break; // Its stages wait for each other.
+    }
   }
   // Solves with the limit in the problem gain little where prices found something.
   constexpr double kHopeful = 1.02;
@@ -278,15 +285,38 @@ void VirtualStageSearch::shareMemory(const VirtualStageProblem &cut, const Meshe
 /// How much faster another order of the same stages has to be than the first one.
 static constexpr double kWorthReordering = 5e-3;
 
-/// Takes a cut under one of the schedules if that is faster.
-llvm::Error VirtualStageSearch::offer(FoundPlan &best, const VirtualStageProblem &cut,
-                                      const Meshes &meshes, const StageSearchSpace &tried,
-                                      const VirtualStagePlan &found) const {
+StagePlan VirtualStageSearch::planOf(const VirtualStagePlan &found, const VirtualStageProblem &cut,
+                                     const Meshes &meshes) const {
   StagePlan plan;
   plan.numMeshes = cut.numMeshes;
   plan.placement = cut.placement;
   for (auto [index, stage] : llvm::enumerate(found.stages))
     plan.stages.push_back({stage.lo, stage.hi, meshes[cut.meshOf(index)], stage.choice});
+  return plan;
+}
+
+/// The fewest seconds of a cut under one of the schedules by their events.
+llvm::Expected<double> VirtualStageSearch::leastTimed(const VirtualStagePlan &found,
+                                                      const VirtualStageProblem &cut,
+                                                      const Meshes &meshes,
+                                                      const StageSearchSpace &tried) const {
+  double least = std::numeric_limits<double>::infinity();
+  StageDpProblem scheduled = problem;
+  for (const schedule::ScheduleInfo *schedule : tried.schedules) {
+    scheduled.schedule = schedule;
+    llvm::Expected<TimedPlan> timed = timer.time(planOf(found, cut, meshes), scheduled);
+    if (!timed)
+      return timed.takeError();
+    least = std::min(least, timed->stepSeconds);
+  }
+  return least;
+}
+
+/// Takes a cut under one of the schedules if that is faster.
+llvm::Error VirtualStageSearch::offer(FoundPlan &best, const VirtualStageProblem &cut,
+                                      const Meshes &meshes, const StageSearchSpace &tried,
+                                      const VirtualStagePlan &found) const {
+  StagePlan plan = planOf(found, cut, meshes);
   StageDpProblem scheduled = problem;
   for (const schedule::ScheduleInfo *schedule : tried.schedules) {
     scheduled.schedule = schedule;
@@ -396,7 +426,7 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
       cut.mostSeconds = most;
       shareMemory(cut, meshes);
       double leastSum = 0;
-      llvm::Expected<VirtualStagePlan> found = search(cut, tried, mostStep, leastSum);
+      llvm::Expected<VirtualStagePlan> found = search(cut, meshes, tried, mostStep, leastSum);
       if (!found)
         return found.takeError();
       double &known = leastSums[meshes.front()];
@@ -412,7 +442,9 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
         allDevicesSeconds = std::min(allDevicesSeconds, best.timed.stepSeconds);
     }
   }
-  if (bestCut)
+  // Single layers that move do not make up for more.
+  constexpr double kHopeful = 1.02;
+  if (bestCut && best.timed.stepSeconds < mostSeconds * kHopeful)
     if (llvm::Error error = climb(best, *bestCut, tried))
       return std::move(error);
   if (allDevicesSeconds > best.timed.stepSeconds)

@@ -46,9 +46,13 @@ private:
                           bool splitsBackward) const;
   /// For steps that take fewer seconds than `mostStepSeconds`; `leastSum` is set to that of the
   /// cuts.
-  llvm::Expected<VirtualStagePlan> search(const VirtualStageProblem &cut,
+  llvm::Expected<VirtualStagePlan> search(const VirtualStageProblem &cut, const Meshes &meshes,
                                           const StageSearchSpace &tried, double mostStepSeconds,
                                           double &leastSum);
+  StagePlan planOf(const VirtualStagePlan &found, const VirtualStageProblem &cut,
+                   const Meshes &meshes) const;
+  llvm::Expected<double> leastTimed(const VirtualStagePlan &found, const VirtualStageProblem &cut,
+                                    const Meshes &meshes, const StageSearchSpace &tried) const;
   llvm::Error offer(FoundPlan &best, const VirtualStageProblem &cut, const Meshes &meshes,
                     const StageSearchSpace &tried, const VirtualStagePlan &found) const;
   llvm::Error climb(FoundPlan &best, VirtualStageProblem cut, const StageSearchSpace &tried);

@@ -94,7 +94,8 @@ private:
     unsigned mesh = problem.meshOf(stage);
     for (auto [index, choice] : llvm::enumerate(problem.choices(lo, hi, mesh, view))) {
       int64_t bytes = choice.peakBytes(problem.inFlight[stage]);
-      if (std::isfinite(choice.seconds) && bytes <= problem.memoryOf(mesh))
+      if (std::isfinite(choice.seconds) && bytes <= problem.memoryOf(mesh) &&
+          problem.inFlight[stage] <= choice.mostInFlight)
         list.push_back({choice.seconds, bytes, unsigned(index)});
     }
     llvm::sort(list, [](const Option &a, const Option &b) {
