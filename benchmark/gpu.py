@@ -573,7 +573,8 @@ def run_part(name: str, platform: str, limit: float, kernels: str) -> tuple[list
             env=environment,
             start_new_session=True,
         )
-        timer = threading.Timer(limit, lambda: _end(process))
+        is_over = threading.Event()
+        timer = threading.Timer(limit, lambda: _end(process, is_over))
         timer.start()
         rows = []
         for line in process.stdout or ():
@@ -581,18 +582,20 @@ def run_part(name: str, platform: str, limit: float, kernels: str) -> tuple[list
                 rows.append(Row(**json.loads(line)))
                 print(as_line(rows[-1]), flush=True)
         code = process.wait()
-        is_late = not timer.is_alive()
         timer.cancel()
         errors.seek(0)
         lines = [line for line in errors.read().splitlines() if line.strip()]
     if code == 0:
         return rows, ""
-    return rows, f"over after {limit:.0f} s" if is_late else "\n".join(lines[-3:])
+    if is_over.is_set():
+        return rows, f"over after {limit:.0f} s"
+    return rows, "\n".join(lines[-3:]) or f"ended with {code}"
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str], is_over: threading.Event) -> None:
     """With the workers that it started."""
     if process.poll() is None:
+        is_over.set()
         os.killpg(process.pid, signal.SIGKILL)
 
 
