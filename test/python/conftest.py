@@ -40,6 +40,21 @@ def pytest_configure():
     jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of a test with `sweep(n)`, n cases are run, spread over all of them; others are slow."""
+    sweeps = {}
+    for item in items:
+        mark = item.get_closest_marker("sweep")
+        if mark and not item.get_closest_marker("slow"):
+            sweeps.setdefault(item.nodeid.split("[")[0], (mark.args[0], []))[1].append(item)
+    golden = (5**0.5 - 1) / 2
+    for count, cases in sweeps.values():
+        spread = sorted(range(len(cases)), key=lambda case: case * golden % 1)
+        for case in spread[count:]:
+            cases[case].add_marker(pytest.mark.slow)
+
+
 def pytest_unconfigure():
     shutil.rmtree(_KEPT, ignore_errors=True)
 

@@ -148,6 +148,7 @@ def assert_equals_jit(step, method):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize(
     ("form", "method"),
     [

@@ -179,6 +179,7 @@ def test_no_sort_is_left(form, remat):
     assert text.count("alpa.grouped_sum") == 3 * LAYERS
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(
     ("form", "method"),
     [
@@ -391,6 +392,7 @@ def gates_by_row(layer, x):
     return best * (x + jnp.einsum("bsnd,bsn->bsd", outer, gates))
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("method", ["one mesh", "collectives", "micro-batches", "two stages"])
 def test_gates_of_rows_equal_jit(scan, method):

@@ -144,6 +144,7 @@ def assert_equal_update(found, expected, state, tolerance=3e-5):
         assert np.abs(got - wanted).max() <= tolerance * moved + 1e-7 * np.abs(wanted).max()
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize(
     ("style", "method", "key_heads"),
     [
@@ -260,6 +261,7 @@ def packed_step(implementation, key_heads, is_causal, bias_of=None, window=None,
     return step_of(layer), state, batch | {"lengths": lengths, "begins": begins}
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("is_causal", "key_heads"), [(True, 2), (False, 4)])
 @pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
@@ -354,6 +356,7 @@ def attention_of(plan):
     ]
 
 
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize("cluster", [SLOW_GPUS, GPUS], ids=["round", "gathered"])
 @pytest.mark.parametrize(
     ("style", "ring"),
@@ -396,6 +399,7 @@ def test_keys_meet_all_queries_where_tokens_are_split(style, ring, cluster):
     assert_equal_update(split(state, batch), expected, state, tolerance)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("ring", "window", "cluster"),
     [

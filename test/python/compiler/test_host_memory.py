@@ -118,6 +118,7 @@ def copies_of(plan):
     return found.count("device"), found.count("pinned_host")
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize(
     ("style", "name"),
     [

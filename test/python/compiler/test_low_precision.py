@@ -126,6 +126,7 @@ def assert_equal(found, expected, before):
         assert np.abs(np.asarray(got) - np.asarray(wanted)).max() <= 1e-5 * moved
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", DOTS)
 def test_products_equal_those_of_one_device(kind, method):

@@ -179,6 +179,7 @@ def check(loss, method, rows=EXAMPLES):
     return executable.plan
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize(
     ("loss", "method"),
     [

@@ -82,6 +82,7 @@ def assert_equal(found, expected, before):
         assert np.abs(np.asarray(got) - np.asarray(wanted)).max() <= 5e-5 * moved
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize(
     ("style", "method", "prepared"),
     [

@@ -62,6 +62,7 @@ def inputs(case):
     return state, {"x": 3 * draw(ROWS[case], WIDTH)}
 
 
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("case", SIZES)
 @pytest.mark.usefixtures("kernels_to_the_end")

@@ -150,6 +150,7 @@ STYLES = [
 ]
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("layout", "key_heads", "mask", "bias", "has_offset"), STYLES)
 @pytest.mark.usefixtures("kernels_to_the_end")

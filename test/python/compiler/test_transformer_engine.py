@@ -187,6 +187,7 @@ def make_inputs():
     return state, {"x": x, "mask": hidden.astype(jnp.uint8)}
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("norm", "softmax"), [("layer", "mask"), ("rms", "causal"), ("rms", "")])
 @pytest.mark.usefixtures("kernels_to_the_end")

@@ -22,6 +22,7 @@ def is_fast(number, style, count):
     return count == fast_count(style) or (count == 1 and number % 6 == 0)
 
 
+@pytest.mark.sweep(120)
 @pytest.mark.parametrize(
     ("name", "count"),
     rows(lambda i, style: [(b, is_fast(i, style, b)) for b in style.counts]),

@@ -44,6 +44,7 @@ CASES = [("gpt", m) for m in sharding_methods() if m not in ("auto", "manual")]
 CASES += [("moe", m) for m in ("zero-3", "expert-parallel", "expert-zero-2", "heuristic")]
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize(("model", "name"), CASES)
 def test_numbers(model, name):
     made, expected = model_and_reference(model)
@@ -125,6 +126,7 @@ WAYS = [(name, shape) for name in ("zero-2", "zero-3", "auto") for shape in ((2,
 @pytest.mark.parametrize(
     "loss", [rows_of, recurrent, branched, gated, in_blocks, spectral, permuted]
 )
+@pytest.mark.sweep(24)
 def test_gradients_that_ops_cannot_make_split_are_split_behind_them(loss, method, mesh_shape):
     def step(weight, batch):
         value, gradient = jax.value_and_grad(loss)(weight, batch)

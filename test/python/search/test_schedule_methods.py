@@ -41,6 +41,7 @@ def gpipe_backwards(problem):
     ]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "method",
     [

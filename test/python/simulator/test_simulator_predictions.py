@@ -55,6 +55,7 @@ def test_predictions_of_models(name, stages):
     assert timeline.step_seconds == pytest.approx(plan.predicted["step_seconds"], rel=0.03)
 
 
+@pytest.mark.sweep(18)
 @pytest.mark.parametrize("schedule", TRAINING)
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("name", ["gpt", "moe", "mlp"])

@@ -403,6 +403,7 @@ def check(planned, step, arguments, limit=1e-5):
     assert relative_difference(changes(found[0]), changes(expected[0])) < limit
 
 
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize(
     ("name", "method"),
     [(name, method) for name, (_, methods) in STEPS.items() for method in methods],

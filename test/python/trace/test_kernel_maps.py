@@ -32,6 +32,7 @@ def ordinary_kernels(monkeypatch):
     monkeypatch.setattr(shard_maps, "_KERNELS", (*shard_maps._KERNELS, *ORDINARY))
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.usefixtures("ordinary_kernels")
 def test_ordinary_ops_as_kernels(model):
@@ -44,6 +45,7 @@ def test_collectives_of_our_own(model):
     compare(*step_of(model), ShardParallel(mesh_shape=(2, 4), export="collectives"))
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(
     "model",
     [

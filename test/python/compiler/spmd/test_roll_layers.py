@@ -38,6 +38,7 @@ def loops(step):
     return [text.count("stablehlo.while") for text in step.plan.modules.values()]
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("name", "remat"),
     [
@@ -137,6 +138,7 @@ def rounded(x, layer):
     return x + (jnp.tanh(hidden).astype(jnp.bfloat16) @ down).astype(jnp.float32) * scale, None
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", METHODS)
 def test_converted_weights_become_a_stack(name):
     step = scanned(rounded)
@@ -283,6 +285,7 @@ UPDATES = {
 }
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("name", ["two stages", "one mesh"])
 @pytest.mark.parametrize(
     ("layer", "update"), [(residual, name) for name in UPDATES] + [(in_frequencies, "rows")]

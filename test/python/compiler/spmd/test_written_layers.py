@@ -227,6 +227,7 @@ def is_fast(model, method, optimizer):
     return method == "one mesh" and number % 2 == 1
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize(
     ("model", "method", "optimizer"),
     [

@@ -320,6 +320,7 @@ ALIASES: dict[str, Callable[[np.ndarray], Any]] = {
 }
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("size", [1 << 10, 1 << 18])
 def test_memory_is_not_used_again_while_an_alias_lives(make: Make, size: int) -> None:
     a, b = make(2)
