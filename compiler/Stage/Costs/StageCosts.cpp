@@ -1143,9 +1143,9 @@ void StageCosts::listChoices(unsigned rangeClass, llvm::ArrayRef<unsigned> views
             bound = std::max(bound, bounds->seconds(way, lo, hi, level, memoryOf(way, level)));
           bound = std::max(bound, atLeast);
           bool isHopeless = bound > kHopeless * free;
+          int64_t bytes = isLimited(way) ? memoryOf(way, last) / last : 0;
           if (!isHopeless && bound < choice.seconds * (1 - options.tolerance / 4))
-            choice = {bound, 0,          isLimited(way) ? memoryOf(way, last) / last : 0,
-                      0,     id + kHope, last};
+            choice = {bound, 0, bytes, 0, id + kHope, last};
         }
         if (choice.seconds < fastest[index].seconds)
           fastest[index] = choice;

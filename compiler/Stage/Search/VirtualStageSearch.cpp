@@ -173,6 +173,10 @@ double VirtualStageSearch::leastStepSeconds(const VirtualStageProblem &cut,
   return least;
 }
 
+/// How much slower than what there is a plan may be that solves with the limit in the problem, or
+/// layers that move, are tried on.
+static constexpr double kHopeful = 1.02;
+
 llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStageProblem &cut,
                                                             const Meshes &meshes,
                                                             const StageSearchSpace &tried,
@@ -233,7 +237,6 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
     }
   }
   // Solves with the limit in the problem gain little where prices found something.
-  constexpr double kHopeful = 1.02;
   while (true) {
     costs.refresh(/*onlySolved=*/true);
     offer(solveVirtualStages(cut));
@@ -301,10 +304,11 @@ llvm::Expected<double> VirtualStageSearch::leastTimed(const VirtualStagePlan &fo
                                                       const Meshes &meshes,
                                                       const StageSearchSpace &tried) const {
   double least = std::numeric_limits<double>::infinity();
+  StagePlan plan = planOf(found, cut, meshes);
   StageDpProblem scheduled = problem;
   for (const schedule::ScheduleInfo *schedule : tried.schedules) {
     scheduled.schedule = schedule;
-    llvm::Expected<TimedPlan> timed = timer.time(planOf(found, cut, meshes), scheduled);
+    llvm::Expected<TimedPlan> timed = timer.time(plan, scheduled);
     if (!timed)
       return timed.takeError();
     least = std::min(least, timed->stepSeconds);
@@ -442,8 +446,6 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
         allDevicesSeconds = std::min(allDevicesSeconds, best.timed.stepSeconds);
     }
   }
-  // Single layers that move do not make up for more.
-  constexpr double kHopeful = 1.02;
   if (bestCut && best.timed.stepSeconds < mostSeconds * kHopeful)
     if (llvm::Error error = climb(best, *bestCut, tried))
       return std::move(error);
