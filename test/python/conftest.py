@@ -42,7 +42,8 @@ def pytest_configure():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of a test with `sweep(n)`, n cases are run, spread over all of them; others are slow."""
+    """Of a test with `sweep(n)`, n cases are run, spread over all of them, or as many more as it
+    takes to meet every value of every parameter; others are slow."""
     sweeps = {}
     for item in items:
         mark = item.get_closest_marker("sweep")
@@ -51,8 +52,17 @@ def pytest_collection_modifyitems(items):
     golden = (5**0.5 - 1) / 2
     for count, cases in sweeps.values():
         spread = sorted(range(len(cases)), key=lambda case: case * golden % 1)
-        for case in spread[count:]:
-            cases[case].add_marker(pytest.mark.slow)
+        met, others = set(), []
+        for item in (cases[case] for case in spread):
+            values = {
+                (name, value if isinstance(value, str | int) else id(value))
+                for name, value in item.callspec.params.items()
+            }
+            if values <= met:
+                others.append(item)
+            met |= values
+        for item in others[max(0, count - (len(cases) - len(others))) :]:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_unconfigure():

@@ -27,7 +27,6 @@ def _check(name: str, cluster: Cluster, method: alpa_mlir.Method) -> alpa_mlir.P
     return step
 
 
-@pytest.mark.sweep(7)
 @pytest.mark.parametrize(
     ("name", "mesh_shape"),
     [

@@ -41,7 +41,6 @@ def gpipe_backwards(problem):
     ]
 
 
-@pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     "method",
     [

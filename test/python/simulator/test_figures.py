@@ -135,7 +135,6 @@ def test_speed(planned):
     assert figures.mfu <= figures.hfu < 1
 
 
-@pytest.mark.sweep(6)
 def test_memory_is_bounded(planned):
     """Foreseen and simulated bytes, and those of the arrays that the step holds on a device."""
     name, _, arguments, found, _ = planned

@@ -224,7 +224,6 @@ def test_one_mesh(model):
     assert not any("manual" in text for text in plan.modules.values())
 
 
-@pytest.mark.sweep(6)
 @pytest.mark.parametrize("model", MODELS)
 def test_two_stages_and_micro_batches(model):
     count = MICRO_BATCHES.get(model, 4)

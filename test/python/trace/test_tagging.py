@@ -201,7 +201,6 @@ _COMPUTED = """
 """
 
 
-@pytest.mark.sweep(6)
 @pytest.mark.parametrize("name", _COMPUTED.split())
 def test_numbers_do_not_change(name):
     model = zoo.get(name)

@@ -135,7 +135,6 @@ def check_steps(step, name):
     assert relative_difference(state, expected, 1e-2 if name == "vit" else 1e-3) < 1e-4
 
 
-@pytest.mark.sweep(6)
 @pytest.mark.parametrize(
     ("schedule", "name"), [(s, MODELS[i % len(MODELS)]) for i, s in enumerate(SCHEDULES)]
 )

@@ -121,7 +121,6 @@ def check_batch(
 SAMPLED = {"elementwise": 4}
 
 
-@pytest.mark.sweep(5)
 @pytest.mark.parametrize("family", op_catalogue.FAMILIES)
 def test_strategies_on_2x2(family: str) -> None:
     assert check(op_catalogue.load(family), (2, 2), SAMPLED.get(family, 1)) > 0

@@ -138,7 +138,6 @@ def rounded(x, layer):
     return x + (jnp.tanh(hidden).astype(jnp.bfloat16) @ down).astype(jnp.float32) * scale, None
 
 
-@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", METHODS)
 def test_converted_weights_become_a_stack(name):
     step = scanned(rounded)
