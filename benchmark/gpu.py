@@ -106,7 +106,7 @@ class Site:
             return Cluster.nominal("here", self.platform, (devices,) * hosts, memory)
         fields = json.loads(Cluster.load(self.preset).text)
         name = fields["hosts"][0]["device_type"]
-        fields["hosts"] = [{"count": hosts, "devices": devices, "device_type": name}]
+        fields["hosts"] = [fields["hosts"][0] | {"count": hosts, "devices": devices}]
         kind = fields["device_types"][name]
         kind["memory_bytes"] = int(min(kind["memory_bytes"], device_memory_bytes()) * part)
         return Cluster.from_dict(fields)
@@ -312,7 +312,8 @@ def pipeline(site: Site) -> Iterator[Row]:
 
 
 def restored(step: Any, state: Any, batch: Any) -> Iterator[Row]:
-    """Every worker reads its parts of a checkpoint; the next step is the same to the bit."""
+    """Every worker reads its parts of a checkpoint: the state is the same to the bit. Steps behind
+    it need not be, for a GPU adds up what it scatters in any order."""
     import alpa_mlir
     import jax
 
@@ -321,14 +322,15 @@ def restored(step: Any, state: Any, batch: Any) -> Iterator[Row]:
         begin = time.perf_counter()
         again = alpa_mlir.restore_checkpoint(folder, step)
         taken = time.perf_counter() - begin
-    kept = jax.device_get(state)
-    first = jax.device_get(step(state, batch)[0])
-    second = jax.device_get(step(again, batch)[0])
-    off = difference(kept, first, second)
-    yield Row(
-        "pipeline", "restored checkpoint", "difference of the next update", "", off, 0, off == 0
-    )
-    yield Row("pipeline", "restored checkpoint", "restore", "s", taken)
+    kept, found = jax.device_get((state, again))
+    pairs = zip(*map(jax.tree.leaves, (kept, found)), strict=True)
+    other = sum(a.tobytes() != b.tobytes() for a, b in pairs)
+    row = ("pipeline", "restored checkpoint")
+    yield Row(*row, "arrays that differ", "", other, 0, other == 0)
+    yield Row(*row, "restore", "s", taken)
+    after = [jax.device_get(step(given, batch)[0]) for given in (state, again)]
+    off = difference(kept, *after)
+    yield Row(*row, "difference of the next update", "", off, 1e-6, off <= 1e-6)
 
 
 def shipped(site: Site) -> Iterator[Row]:
