@@ -10,7 +10,7 @@ import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -107,7 +107,8 @@ class CallingConvention:
         static: the arguments that are Python values.
         added: inputs of the plan behind the arguments', which `flatten_args` adds.
         interleaved, batch_of_rounds: as `CallInfo` has them.
-        accepted: abstract arrays of arguments that were found right and are taken as they are.
+        accepted: abstract arrays of arguments that were found right and are taken as they are, by
+            leaf.
     """
 
     name: str
@@ -121,9 +122,7 @@ class CallingConvention:
     added: tuple[InputInfo, ...] = ()
     interleaved: Mapping[int, int] = field(default_factory=dict[int, int])
     batch_of_rounds: bool = False
-    accepted: dict[int, Any] = field(
-        default_factory=dict[int, Any], init=False, repr=False, compare=False
-    )
+    accepted: list[Any] = field(default_factory=list[Any], init=False, repr=False, compare=False)
 
     def flatten_args(self, *args: Any) -> list[Any]:
         """Arrays for the module's inputs, batches at full size; keys become their data.
@@ -145,11 +144,15 @@ class CallingConvention:
         leaves, tree = trees.flatten(dynamic)
         if tree != self.in_tree:
             raise self._tree_mismatch(dynamic)
-        flat: list[Any] = []
         accepted = self.accepted
+        if set(map(type, leaves)) <= {ArrayImpl} and [x.aval for x in leaves] == accepted:
+            return self._with_added(leaves)
+        if not accepted:
+            accepted.extend([None] * len(leaves))
+        flat: list[Any] = []
         for value, leaf, is_batch in zip(leaves, self.in_leaves, self.batches, strict=True):
             given = value
-            if type(value) is ArrayImpl and value.aval is accepted.get(len(flat)):
+            if type(value) is ArrayImpl and value.aval is accepted[len(flat)]:
                 flat.append(value)  # Of an earlier step, mostly.
                 continue
             shape = leaf.shape
@@ -174,6 +177,9 @@ class CallingConvention:
             if value is given and type(value) is ArrayImpl:
                 accepted[len(flat)] = value.aval
             flat.append(value)
+        return self._with_added(flat)
+
+    def _with_added(self, flat: list[Any]) -> list[Any]:
         for info in self.added:
             if info.per_micro_batch:
                 flat.append(np.arange(self.num_micro_batches, dtype=np.uint32))
@@ -205,10 +211,15 @@ class CallingConvention:
 
     def unflatten_results(self, flat: Sequence[Any]) -> Any:
         """The step's result from the module's outputs; key data become keys again."""
-        values = [
-            typed_value(value, leaf) for value, leaf in zip(flat, self.out_leaves, strict=True)
-        ]
+        values = list(flat)
+        for i in self._typed:
+            values[i] = typed_value(values[i], self.out_leaves[i])
         return trees.unflatten(self.out_tree, values)
+
+    @cached_property
+    def _typed(self) -> list[int]:
+        """Results that are keys or weak."""
+        return [i for i, leaf in enumerate(self.out_leaves) if leaf.key_impl or leaf.weak_type]
 
     def _tree_mismatch(self, dynamic: Any) -> ArgumentMismatchError:
         """Name the first leaf that is missing or new."""

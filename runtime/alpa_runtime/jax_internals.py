@@ -19,8 +19,9 @@ import contextlib
 import importlib
 import inspect
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -594,11 +595,19 @@ def alone(x: Any) -> Any:
     return make(owner.aval.update(sharding=part.aval.sharding), sharding, [part], False, True)
 
 
-def refuse_readers(x: jax.Array, refuse: Callable[[], None]) -> None:
-    """Of an array whose memory is gone: let who reads it, or waits for it, get the error that
+#: `x.sharding` and `x.is_deleted()` of arrays of JAX, without a call of Python: steps ask of
+#: hundreds.
+sharding_of: Callable[[Any], Any] = attrgetter("_sharding")
+is_deleted: Callable[[Any], bool] = as_any(ArrayImpl).is_deleted
+
+
+def refuse_readers(arrays: Iterable[jax.Array], refuse: Callable[[], None]) -> None:
+    """Of arrays whose memory is gone: let who reads one, or waits for it, get the error that
     `refuse` raises, in place of JAX's, which does not say how it went. JAX asks by the first name
     before it reads. Of several arrays at once jaxlib reads and waits without asking."""
-    as_any(x)._check_if_deleted = as_any(x).block_until_ready = refuse
+    found: Iterable[Any] = arrays
+    for x in found:
+        x._check_if_deleted = x.block_until_ready = refuse
 
 
 def is_transformed() -> bool:
