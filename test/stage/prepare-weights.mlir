@@ -75,3 +75,35 @@ func.func @main(%w: tensor<4x4xf32> {alpa.kind = "state"}, %x: tensor<2x4xf32> {
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
   return %0 : tensor<2x4xf32>
 }
+
+// -----
+
+// Of a weight in 8 bits these are prepared, and its scale: products make the rest as they load it.
+// CHECK-LABEL: func.func @main
+// CHECK: %[[SCALE:.*]] = stablehlo.reduce
+// CHECK-SAME: "prepare"
+// CHECK: %[[WHOLE:.*]] = stablehlo.broadcast_in_dim %[[SCALE]]{{.*}}"forward"
+// CHECK: %[[NARROW:.*]] = stablehlo.convert
+// CHECK-SAME: "prepare"
+// CHECK-SAME: tensor<4x4xf8E4M3FN>
+// CHECK: stablehlo.convert %[[NARROW]]
+// CHECK-SAME: "forward"
+// CHECK: stablehlo.multiply %{{.*}}, %[[WHOLE]]
+// CHECK-SAME: "forward"
+// CHECK: stablehlo.dot_general
+// GATHER-LABEL: func.func @main
+func.func @main(%w: tensor<4x4xf32> {alpa.kind = "state"}, %x: tensor<2x4xf32> {alpa.kind = "batch"}) -> tensor<2x4xf32> {
+  %z = stablehlo.constant {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} dense<0.0> : tensor<f32>
+  %0 = "stablehlo.reduce"(%w, %z) <{dimensions = array<i64: 0, 1>}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %m = stablehlo.maximum %a, %b : tensor<f32>
+    stablehlo.return %m : tensor<f32>
+  }) {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  %1 = stablehlo.broadcast_in_dim %0, dims = [] {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<f32>) -> tensor<4x4xf32>
+  %2 = stablehlo.divide %w, %1 {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : tensor<4x4xf32>
+  %3 = stablehlo.convert %2 {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<4x4xf32>) -> tensor<4x4xf8E4M3FN>
+  %4 = stablehlo.convert %3 {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<4x4xf8E4M3FN>) -> tensor<4x4xf32>
+  %5 = stablehlo.multiply %4, %1 {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : tensor<4x4xf32>
+  %6 = stablehlo.dot_general %x, %5, contracting_dims = [1] x [0] {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+  return %6 : tensor<2x4xf32>
+}

@@ -33,6 +33,40 @@ static bool isMove(Operation *op) {
       op);
 }
 
+static unsigned bitsOf(Value value) {
+  Type type = getElementTypeOrSelf(value.getType());
+  return type.isIntOrFloat() ? type.getIntOrFloatBitWidth() : 0;
+}
+
+/// Gives each element of a tensor the same number, or that of its row.
+static bool isScale(Value value) {
+  auto broadcast = value.getDefiningOp<hlo::BroadcastInDimOp>();
+  return broadcast ? elementsOf(broadcast.getOperand()) < elementsOf(value)
+                   : value.getDefiningOp() && importer::isSplatLike(value.getDefiningOp());
+}
+
+/// The value of fewer bits that a value is made of by moves, scales and a conversion, such as the
+/// 8-bit numbers of a weight: who reads it makes it as it loads them, in products of 8 bits too,
+/// which XLA makes of just that. Null if there is none. `scales` are those of the way.
+static Value narrowSource(Value value, SmallVectorImpl<Value> &scales) {
+  while (Operation *op = value.getDefiningOp()) {
+    if (isMove(op)) {
+      value = op->getOperand(0);
+    } else if (auto convert = dyn_cast<hlo::ConvertOp>(op)) {
+      value = convert.getOperand();
+      return bitsOf(value) && bitsOf(value) < bitsOf(convert) ? value : Value();
+    } else if (isa<hlo::MulOp, hlo::DivOp, hlo::AddOp, hlo::SubtractOp>(op) &&
+               isScale(op->getOperand(0)) != isScale(op->getOperand(1))) {
+      bool isFirst = isScale(op->getOperand(0));
+      scales.push_back(op->getOperand(isFirst ? 0 : 1));
+      value = op->getOperand(isFirst ? 1 : 0);
+    } else {
+      break;
+    }
+  }
+  return {};
+}
+
 namespace {
 
 class WeightPreparer {
@@ -132,22 +166,34 @@ void WeightPreparer::find(Operation &op) {
 }
 
 /// Large results that ops of micro-batches read, but for moves, with all that they are made of.
-/// Elementwise readers, and those of a part, such as an embedding, make them on the fly.
+/// Elementwise readers, and those of a part, such as an embedding, make them on the fly, and all
+/// do so of values of fewer bits.
 void WeightPreparer::choose() {
   for (auto [value, elements] : ofState) {
     bool isRead = llvm::any_of(importer::getUsers(value), [&](Operation *user) {
       return runsPerMicroBatch(user) && !isRepeatable(user) && !analysis::readsPart(user) &&
              (user->getNumResults() != 1 || !ofState.contains(user->getResult(0)));
     });
-    Operation *root = value.getDefiningOp();
-    while (isRead && root && isMove(root))
-      root = root->getOperand(0).getDefiningOp();
-    if (!isRead || !root || !ofState.contains(root->getResult(0)) ||
-        elementsOf(root->getResult(0)) < leastElements)
+    if (!isRead)
       continue;
-    llvm::SetVector<Operation *> all = sourcesOf(root);
-    if (isOfOneLayer(root, all.getArrayRef()))
-      chosen.insert(all.begin(), all.end());
+    SmallVector<Value> roots = {value};
+    SmallVector<Value> scales;
+    if (Value narrow = narrowSource(value, scales)) {
+      roots = {narrow};
+      roots.append(scales);
+    }
+    for (Value each : roots) {
+      Operation *root = each.getDefiningOp();
+      while (root && isMove(root))
+        root = root->getOperand(0).getDefiningOp();
+      bool isLarge =
+          root && (each != roots.front() || elementsOf(root->getResult(0)) >= leastElements);
+      if (!isLarge || !ofState.contains(root->getResult(0)))
+        break;
+      llvm::SetVector<Operation *> all = sourcesOf(root);
+      if (isOfOneLayer(root, all.getArrayRef()))
+        chosen.insert(all.begin(), all.end());
+    }
   }
 }
 
