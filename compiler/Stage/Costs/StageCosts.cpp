@@ -765,7 +765,7 @@ llvm::Error StageCosts::explainPins(sharding::Explanation &explanation, const Pl
 //===----------------------------------------------------------------------===//
 
 /// Of one layer at one price, about 0.05 s. What is left of the gap is in the bound.
-static constexpr double kLayerWork = 2.5e7, kLayerGap = 5e-3;
+static constexpr double kLayerWork = 2.5e7, kLayerGap = 1e-3;
 
 static LayerBounds::Bytes bytesOf(const StageUsage &state, const StageUsage &activations,
                                   llvm::function_ref<int64_t(const StageUsage &)> count) {
@@ -1025,8 +1025,8 @@ llvm::Error StageCosts::askFor(llvm::ArrayRef<Request> requests) {
 /// not known. Returns the requests for which there is nothing to do.
 llvm::Expected<std::vector<StageCosts::Request>>
 StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
-  constexpr double kTolerance = 0.01;
-  constexpr unsigned kMostSolves = 7;
+  constexpr double kTolerance = 0.003;
+  constexpr unsigned kMostSolves = 10;
   struct Wanted {
     unsigned layer, index;
     std::shared_ptr<PriceCurve> curve;
