@@ -9,6 +9,9 @@ Calls of jitted functions are evaluated inside; equations that hold a rule of th
 (checkpoint, scan, while, cond, custom derivatives) stay whole and carry one tag. Equations of
 a scan's body are tagged once more (`alpa_inner1_<i>`, in a scan within it `alpa_inner2_<i>`),
 for the compiler may unroll it.
+
+A scan over layers loses its `unroll`, which changes no result: JAX would write the layers that it
+leaves over behind the loop, and in the gradient in front of it, so that they do not pair up.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from alpa_runtime.errors import FUNCTION, check_type
 from jax.extend import core, source_info_util
 
 from alpa_mlir.trace import shard_maps
-from alpa_mlir.trace.jaxprs import Values, bind, call_body, placed
+from alpa_mlir.trace.jaxprs import Values, bind, call_body, is_literal, placed
 from alpa_mlir.trace.layer_markers import filled
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
@@ -154,7 +157,9 @@ def _call_tagged(session: TagSession, fun: Callable[..., Any], args: Any, kwargs
 
     inputs = [leaves[i] for i in arrays]
     closed = filled(_jax.make_jaxpr(flat)(*inputs), call_body)
-    outputs = _evaluate(session, closed.jaxpr, closed.consts, inputs, None)
+    # What a gradient is taken of are the arguments; batches are among the constants.
+    of_weights = [False] * len(closed.consts) + [True] * len(inputs)
+    outputs = _evaluate(session, closed.jaxpr, closed.consts, inputs, of_weights, None)
     session.functions += 1
     result = list(found["leaves"])
     for i, value in zip(found["arrays"], outputs, strict=True):
@@ -167,40 +172,66 @@ def _evaluate(
     jaxpr: Any,
     consts: Sequence[Any],
     args: Sequence[Any],
+    of_weights: Sequence[bool],
     call: Any | None,
 ) -> list[Any]:
-    """Evaluate `jaxpr`, each equation under a tag; `call` is the equation whose body it is."""
+    """Evaluate `jaxpr`, each equation under a tag.
+
+    Args:
+        of_weights: which of the constants and arguments are made of weights alone.
+        call: the equation whose body it is.
+    """
     values = Values.at_start(jaxpr, consts, args)
+    made = Values.at_start(jaxpr, of_weights[: len(consts)], of_weights[len(consts) :])
     debug = jaxpr.debug_info.with_unknown_names()
     for eqn in jaxpr.eqns:
         eqn = placed(eqn, call)
         operands = values.read(eqn.invars)
+        sources = [
+            is_literal(v) or w for v, w in zip(eqn.invars, made.read(eqn.invars), strict=True)
+        ]
         body = call_body(eqn)
         if body is not None:
-            outputs = _evaluate(session, *body, operands, eqn)
+            flags = [False] * len(body[1]) + sources
+            outputs = _evaluate(session, *body, operands, flags, eqn)
         elif shard_maps.is_shard_map(eqn) and shard_maps.is_differentiable(eqn):
             whole = _jax.make_jaxpr(functools.partial(shard_maps.inlined, eqn))(operands)
-            outputs = _evaluate(session, whole.jaxpr, whole.consts, operands, eqn)
+            flags = [False] * len(whole.consts) + sources
+            outputs = _evaluate(session, whole.jaxpr, whole.consts, operands, flags, eqn)
         else:
             if eqn.primitive.name == "scan":
-                eqn = with_tagged_body(eqn, session.level + 1)
+                eqn = with_tagged_body(eqn, session.level + 1, sources)
             with _jax.named_scope(session.next_tag()):
                 outputs = bind(eqn, operands, debug)
         values.write(eqn.outvars, outputs)
+        made.write(eqn.outvars, [all(sources)] * len(eqn.outvars))
     return values.read(jaxpr.outvars)
 
 
-def with_tagged_body(eqn: Any, level: int) -> Any:
-    """A scan whose body's equations are tagged, for the pass that unrolls layers."""
-    closed = eqn.params["jaxpr"]
+def with_tagged_body(eqn: Any, level: int, of_weights: Sequence[bool]) -> Any:
+    """A scan whose body's equations are tagged, for the pass that unrolls layers.
+
+    Args:
+        of_weights: which of its operands are made of weights alone. One with matrices of such for
+            each round is one over layers.
+    """
+    closed, params = eqn.params["jaxpr"], dict(eqn.params)
+    consts, carried = jax_internals.scan_operands(eqn)
+    rows = consts + carried
+    for operand, is_of_weights in zip(eqn.invars[rows:], of_weights[rows:], strict=True):
+        if is_of_weights and len(operand.aval.shape) > 2:
+            params["unroll"] = 1
+    within = [*of_weights[:consts], *[False] * carried, *of_weights[rows:]]
+    flags = [False] * len(closed.consts) + within
 
     def body(*args: Any) -> list[Any]:
-        return _evaluate(TagSession(level), closed.jaxpr, closed.consts, args, None)
+        return _evaluate(TagSession(level), closed.jaxpr, closed.consts, args, flags, None)
 
     avals = [
         _jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.in_avals
     ]
-    return eqn.replace(params={**eqn.params, "jaxpr": _jax.make_jaxpr(body)(*avals)})
+    params["jaxpr"] = _jax.make_jaxpr(body)(*avals)
+    return eqn.replace(params=params)
 
 
 def value_and_grad(
