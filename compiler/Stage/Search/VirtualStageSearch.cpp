@@ -233,7 +233,7 @@ llvm::Expected<VirtualStagePlan> VirtualStageSearch::search(const VirtualStagePr
       if (!step)
         return step.takeError();
       if (*step > mostStepSeconds * kHopeless)
-        break; // Its stages wait for each other.
+        return best; // Its stages wait for each other.
     }
   }
   // Solves with the limit in the problem gain little where prices found something.
