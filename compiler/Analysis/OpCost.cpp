@@ -109,7 +109,10 @@ static bool roundsFloat32(Operation *op) {
 
 llvm::StringRef analysis::getComputeType(Operation *op) {
   if (BlockScaledDot::read(op)) {
+    // XLA makes the result's type of the operands where there are no units for them.
     bool isOfFour = getElementTypeOrSelf(op->getOperand(0).getType()).getIntOrFloatBitWidth() == 4;
+    if (getElementTypeOrSelf(op->getResult(0).getType()).isF32())
+      return isOfFour ? "nvfp4/tf32/float32" : "mxfp8/tf32/float32";
     return isOfFour ? "nvfp4/bfloat16" : "mxfp8/bfloat16";
   }
   bool isQuantized = isQuantizedDot(op);
