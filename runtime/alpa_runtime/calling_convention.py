@@ -130,6 +130,14 @@ class CallingConvention:
         Raises:
             ArgumentMismatchError: another tree, shape, dtype or static value than the traced one.
         """
+        return self.arrays(self.leaves(args))
+
+    def leaves(self, args: Sequence[Any]) -> list[Any]:
+        """Of the arguments that are not static.
+
+        Raises:
+            ArgumentMismatchError: another tree or static value than the traced one.
+        """
         static = {item.position: item.value for item in self.static}
         for position, value in static.items():
             if value is None or position >= len(args):
@@ -140,10 +148,22 @@ class CallingConvention:
                     where=f"argument {position} of {self.name}",
                     fix="pass the same value, or compile the step again",
                 )
-        dynamic = self.dynamic(args)
-        leaves, tree = trees.flatten(dynamic)
-        if tree != self.in_tree:
-            raise self._tree_mismatch(dynamic)
+        leaves = self.leaves_if_alike(args)
+        if leaves is None:
+            raise self._tree_mismatch(self.dynamic(args))
+        return leaves
+
+    def leaves_if_alike(self, args: Sequence[Any]) -> list[Any] | None:
+        """None if arguments are of another tree than the step takes."""
+        leaves, tree = trees.flatten(self.dynamic(args))
+        return leaves if tree == self.in_tree else None
+
+    def arrays(self, leaves: list[Any]) -> list[Any]:
+        """Arrays for the module's inputs, of the leaves of arguments.
+
+        Raises:
+            ArgumentMismatchError: another shape or dtype than the traced one.
+        """
         accepted = self.accepted
         if set(map(type, leaves)) <= {ArrayImpl} and [x.aval for x in leaves] == accepted:
             return self._with_added(leaves)

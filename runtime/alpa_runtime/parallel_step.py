@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import jax
 
-from alpa_runtime import trees
 from alpa_runtime.cache import CACHE, CacheLike
 from alpa_runtime.calling_convention import CallingConvention, positional
 from alpa_runtime.checkpoint.save_restore import StateTarget
@@ -163,28 +162,31 @@ class ParallelStep:
                 fix="call the function there that parallelize gave, or the function itself",
             )
         if self.caller is not None:
-            if named or not self._takes(args):
+            leaves = None if named else self.form.leaves_if_alike(args)
+            if leaves is None:
                 return self.call(self.caller.read(args, named))
             self.caller.check_static(args)
+            return self._run(leaves)
         if named:
             args = positional(self.form.parameters, args, named, self.form.name)
-        return self._run(args)
+        return self._run(self.form.leaves(args))
 
     def call(self, call: Any) -> Any:
         """Run one step for a call that its `caller` has read."""
         assert self.caller is not None
-        return self.caller.result(call, self._run(self.caller.arguments(call)))
+        leaves = self.form.leaves(self.caller.arguments(call))
+        return self.caller.result(call, self._run(leaves))
 
-    def _run(self, args: Sequence[Any]) -> Any:
+    def _run(self, leaves: list[Any]) -> Any:
         with without_context_mesh():
             if len(self.plan.meshes) == 1 or not isinstance(self.loaded, LoadedPlan):
-                return self.form.unflatten_results(self.loaded(self.form.flatten_args(*args)))
-            flat = self.form.flatten_args(*self._numbers.taken(args))
+                return self.form.unflatten_results(self.loaded(self.form.arrays(leaves)))
+            flat = self.form.arrays(self._numbers.taken(leaves))
             return self._numbers.given(self.form.unflatten_results(self.loaded(flat)))
 
     def _takes(self, args: Sequence[Any]) -> bool:
         """Whether arguments are the trees of arrays that the step takes."""
-        return trees.structure(self.form.dynamic(args)) == self.form.in_tree
+        return self.form.leaves_if_alike(args) is not None
 
     def init(self, init_fn: Callable[..., Any], *args: Any) -> Any:
         """The first state, made by a function where the step wants it.
