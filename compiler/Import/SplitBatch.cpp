@@ -221,6 +221,7 @@ private:
   // Completed values.
   Value complete(Value value);
   Value join(Form form, DictionaryAttr attributes);
+  bool roundsTerms(Value value);
   bool isDoneOnce(Operation *op);
   Value scaleBy(Value value, const Scale &scale, DictionaryAttr attributes);
   LogicalResult finish();
@@ -271,6 +272,7 @@ private:
   DenseMap<Operation *, Operation *> loops; // What whole loops were, by what they became.
   DenseMap<Value, Form> forms;              // By value of the step.
   DenseMap<Value, Value> completed;         // By value of the step: of the whole batch.
+  DenseMap<Value, bool> rounded;            // Terms that were rounded on the way.
   DenseMap<Value, std::optional<Form>> scaled, estimated;
   DenseSet<Value> zeros;         // Arguments of bodies that may be taken for zero.
   DenseSet<Value> mixed;         // The same for all micro-batches, but made with what is not.
@@ -442,6 +444,15 @@ Value BatchSplitter::cut(Value whole, Layout layout, Scope &scope, DictionaryAtt
   if (layout.outer > 1)
     value = op1(builder, "stablehlo.reshape", value, localType(whole, layout), loc, attributes);
   return value;
+}
+
+/// Whether an op gives numbers of fewer bits.
+static bool narrows(Operation *op) {
+  if (!isa<hlo::ConvertOp>(op))
+    return false;
+  auto from = dyn_cast<FloatType>(typeOf(op->getOperand(0)).getElementType());
+  auto to = dyn_cast<FloatType>(typeOf(op->getResult(0)).getElementType());
+  return from && to && to.getWidth() < from.getWidth();
 }
 
 /// Whether parts of a value may be rounded otherwise than the whole: not if its op only
@@ -1153,6 +1164,10 @@ std::optional<BatchSplitter::Joint> BatchSplitter::linearJointOf(Operation *op, 
     bool isReal = isa<FloatType, ComplexType>(from) && isa<FloatType, ComplexType>(to);
     bool drops = isa<IntegerType>(from) && isa<IntegerType>(to) &&
                  to.getIntOrFloatBitWidth() <= from.getIntOrFloatBitWidth();
+    // The terms of a loop's rounds are added up within it.
+    if (narrows(op) && in[0].isUnreduced() && to.getIntOrFloatBitWidth() < 16 &&
+        op->getParentOp() != main)
+      return std::nullopt;
     return isReal || drops ? linear({0}) : std::nullopt;
   }
   if (name == "pad")
@@ -2263,10 +2278,43 @@ Value BatchSplitter::ofFirst(Value value, DictionaryAttr attributes) {
   return isTruth ? compare(value, hlo::ComparisonDirection::NE, phaseAttributes(true)) : value;
 }
 
+/// Whether terms of a sum were rounded to fewer bits on the way: the whole batch's sum is rounded
+/// once, which is not the sum of rounded terms.
+bool BatchSplitter::roundsTerms(Value value) {
+  auto form = forms.find(value);
+  Operation *op = value.getDefiningOp();
+  if (form == forms.end() || !form->second.isUnreduced() ||
+      form->second.layout.reducer != Reducer::Sum || !op)
+    return false;
+  auto [it, isNew] = rounded.try_emplace(value, false);
+  if (!isNew)
+    return it->second;
+  bool isLoop = isa<hlo::WhileOp, hlo::CaseOp>(op);
+  bool found = narrows(op) || (!isLoop && llvm::any_of(op->getOperands(), [&](Value operand) {
+                 return roundsTerms(operand);
+               }));
+  return rounded[value] = found;
+}
+
 /// Whether an op on terms of sums does with the sums what it does with the terms, and need
 /// not do it in each micro-batch: it moves, converts or joins them, or adds two, as gradients
-/// of a weight that is used twice.
+/// of a weight that is used twice. Behind what rounds terms all ops are done once.
 bool BatchSplitter::isDoneOnce(Operation *op) {
+  auto isSum = [&](Value value) {
+    auto it = forms.find(value);
+    return it != forms.end() && it->second.isUnreduced() &&
+           it->second.layout.reducer == Reducer::Sum &&
+           isa<FloatType>(typeOf(value).getElementType()) &&
+           isa<FloatType>(typeOf(op->getResult(0)).getElementType());
+  };
+  if (op->getNumResults() == 1 && roundsTerms(op->getResult(0)) &&
+      (widensSums || typeOf(op->getResult(0)).getElementTypeBitWidth() < 16 || !narrows(op)))
+    return llvm::all_of(op->getOperands(), [&](Value value) {
+      auto it = forms.find(value);
+      Operation *source = value.getDefiningOp();
+      return isSum(value) || (it != forms.end() && it->second.isPlain()) ||
+             (source && importer::isConstantLike(source));
+    });
   bool movesOnly =
       isa<hlo::ConcatenateOp, hlo::TransposeOp, hlo::ReshapeOp>(op) ||
       (isa<hlo::ConvertOp>(op) && widensSums) || // Or sums would be as narrow as terms.
@@ -2275,13 +2323,7 @@ bool BatchSplitter::isDoneOnce(Operation *op) {
   bool addsTwo = isa<hlo::AddOp>(op) && llvm::none_of(op->getOperands(), [](Value value) {
                    return value.getDefiningOp<hlo::AddOp>();
                  });
-  return (movesOnly || addsTwo) && llvm::all_of(op->getOperands(), [&](Value value) {
-           auto it = forms.find(value);
-           return it != forms.end() && it->second.isUnreduced() &&
-                  it->second.layout.reducer == Reducer::Sum &&
-                  isa<FloatType>(typeOf(value).getElementType()) &&
-                  isa<FloatType>(typeOf(op->getResult(0)).getElementType());
-         });
+  return (movesOnly || addsTwo) && llvm::all_of(op->getOperands(), isSum);
 }
 
 Value BatchSplitter::scaleBy(Value value, const Scale &scale, DictionaryAttr attributes) {

@@ -243,3 +243,48 @@ def test_products_of_float32_have_the_rate_of_their_precision(precision, cluster
     ratio = product_seconds(precision) / product_seconds("default")
     # Tiles of tensor cores leave more idle than those of float32, which have no formula.
     assert times == pytest.approx(ratio, rel=0.05)
+
+
+def given(w, number):
+    return w.astype(number).astype(w.dtype)
+
+
+#: What weights go through before they are multiplied.
+QUANTIZED = {
+    "alone": given,
+    "scaled": lambda w, number: given(w * 100, number) / 100,
+    "by their largest": lambda w, number: (
+        given(w * (s := jax.lax.stop_gradient(9 / w.max())), number) / s
+    ),
+    "of a row": lambda w, number: given(w[1:] * 3, number),
+    "transposed": lambda w, number: given(w * 3, number).T.reshape(w.shape),
+    "multiplied": lambda w, number: given(w * 3, number) @ jnp.ones((w.shape[1],) * 2) / 8,
+}
+
+
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize("method", ["micro-batches", "megatron", "stages"])
+@pytest.mark.parametrize("number", [jnp.float8_e4m3fn, jnp.float8_e5m2])
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_gradients_are_rounded_once(kind, number, method):
+    """JAX rounds the gradient of the whole batch where weights were rounded: a sum of rounded terms
+    is up to a tenth off."""
+
+    def step(params, batch):
+        def loss(params):
+            x = batch
+            for w in params:
+                w = QUANTIZED[kind](w, number)
+                x = jnp.tanh(x[:, : w.shape[0]] @ w)
+            return jnp.mean(x**2)
+
+        grads = jax.grad(loss)(params)
+        return jax.tree.map(lambda w, g: w - g, params, grads), grads
+
+    rng = np.random.default_rng(0)
+    params = [jnp.asarray(0.1 * rng.normal(size=(16, 16)), jnp.float32) for _ in range(2)]
+    batch = jnp.asarray(rng.normal(size=(16, 16)), jnp.float32)
+    expected = jax.jit(step)(params, batch)[1]
+    found = alpa_mlir.parallelize(step, cluster=CLUSTER, method=METHODS[method])(params, batch)[1]
+    for got, wanted in zip(found, expected, strict=True):
+        assert np.abs(np.asarray(got) - wanted).max() <= 1e-5 * np.abs(wanted).max()
