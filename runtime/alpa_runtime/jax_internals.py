@@ -579,7 +579,10 @@ def with_weak_type(x: Any) -> Any:
         owner: Any = x
         aval = owner.aval.update(weak_type=True)
         make: Any = ArrayImpl
-        return make(aval, x.sharding, owner._arrays, committed=True, _skip_checks=True)
+        made = make(aval, x.sharding, owner._arrays, committed=True, _skip_checks=True)
+        if are_own([x]):
+            mark_own([made])
+        return made
     as_any(x).weak_type = True
     return x
 
@@ -599,6 +602,25 @@ def alone(x: Any) -> Any:
 #: hundreds.
 sharding_of: Callable[[Any], Any] = attrgetter("_sharding")
 is_deleted: Callable[[Any], bool] = as_any(ArrayImpl).is_deleted
+
+
+_is_own: Callable[[Any], bool] = attrgetter("_alpa_own")
+
+
+def mark_own(arrays: Iterable[Any]) -> None:
+    """Say of arrays of JAX that nobody but the step made them, and that the next one may use them
+    up. Their sharding does not say it: what a user makes of them has the same."""
+    for x in arrays:
+        if type(x) is ArrayImpl:
+            x._alpa_own = True
+
+
+def are_own(arrays: Iterable[Any]) -> bool:
+    """Whether all of them were marked so."""
+    try:
+        return all(map(_is_own, arrays))
+    except AttributeError:
+        return False
 
 
 def refuse_readers(arrays: Iterable[jax.Array], refuse: Callable[[], None]) -> None:

@@ -61,6 +61,7 @@ from alpa_runtime.errors import (
     check_type,
 )
 from alpa_runtime.execution.host_shards import Filling, RowFilling, StackFilling, whole_box
+from alpa_runtime.jax_internals import mark_own
 from alpa_runtime.plan.interface import PiecePlace
 from alpa_runtime.plan.reshard import Box
 from alpa_runtime.plan.tensor import TensorSpec
@@ -558,6 +559,7 @@ def _made(leaf: Wanted, pieces: Sequence[Any]) -> Any:
             data = _jax.device_put(data, sharding)
         key = _jax.random.wrap_key_data(data, impl=leaf.key_impl)
         return key if sharding is None or leaf.of_data else _jax.device_put(key, sharding)
+    mark_own(pieces)
     axis = leaf.pieces[0][0].axis
     if len(pieces) == 1 and not axis:
         return pieces[0]

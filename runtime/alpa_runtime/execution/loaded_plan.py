@@ -35,7 +35,9 @@ from alpa_runtime.execution.program_merge import (
 )
 from alpa_runtime.jax_internals import (
     ArrayImpl,
+    are_own,
     is_deleted,
+    mark_own,
     refuse_readers,
     sharding_of,
     with_auto_axes,
@@ -112,6 +114,9 @@ class LoadedPlan:
         self._state_values = [place.value for place in self._states]
         self._state_shardings = [bound.shardings[value] for value in self._state_values]
         self._state_avals: list[Any] | None = None  # Of arrays that were found right.
+        placed = {a.value for a in bound.step.actions if isinstance(a, Place)}
+        carriers = [x.carried_by for x in plan.inputs if x.carried_by is not None]
+        self._made_states = [i for i in carriers if placed.isdisjoint(bound.step.results[i])]
         self._batches = [i for i, info in enumerate(plan.inputs) if info.kind != "state"]
 
     def __call__(self, args: Sequence[Any]) -> list[jax.Array]:
@@ -157,6 +162,7 @@ class LoadedPlan:
             return jnp.copy(part) if any(part is x for x in used) else part
 
         results: list[Any] = self._bound(states, feed)
+        mark_own(results[i] for i in self._made_states)
         refuse_readers(filter(is_deleted, used), self._refuse_used)
         return self._boundary.put_together(results)
 
@@ -169,7 +175,7 @@ class LoadedPlan:
 
     def _place_piece(self, index: int, piece: Any) -> Any:
         target = self.sharding_of_input(index)
-        return piece if target is None else _jax.device_put(piece, target)
+        return piece if target is None else _own(_jax.device_put(piece, target))
 
     def put(self, index: int, x: Any) -> Any:
         """Place an argument ahead of the step that takes it.
@@ -190,8 +196,9 @@ class LoadedPlan:
         x = check_argument(x, info, shape)
         if info.kind == "state":
             target = self.sharding_of_input(index)
-            is_ours = isinstance(x, jax.Array) and x.sharding is target
-            return x if target is None or is_ours else _jax.device_put(np.array(x), target)
+            if target is None or (are_own([x]) and x.sharding is target):
+                return x
+            return _own(_jax.device_put(np.array(x), target))
         batch = self._batch(index, x)
         parts: dict[int, jax.Array] = {}
         order: dict[int | None, int] = {}
@@ -227,7 +234,10 @@ class LoadedPlan:
         Returns:
             The results of each program.
         """
-        return self._bound.run_once(jobs, arguments)
+        results = self._bound.run_once(jobs, arguments)
+        for made in results:
+            mark_own(made)
+        return results
 
     def start_trace(self) -> None:
         """Record the following steps; `ParallelStep.record` is the usual way."""
@@ -290,8 +300,8 @@ class LoadedPlan:
         if self._state_avals is None or not set(map(type, states)) <= {ArrayImpl}:
             return False
         return (
-            # Only results of a step have the very object as their sharding: they are ours.
-            all(map(is_, map(sharding_of, states), self._state_shardings))
+            are_own(states[: self._given])
+            and all(map(is_, map(sharding_of, states), self._state_shardings))
             and [x.aval for x in states] == self._state_avals
             and not any(map(is_deleted, states))
             # Of the address; `id` takes four times as long.
@@ -329,15 +339,14 @@ class LoadedPlan:
         target: Any = self._bound.shardings[place.value]
         given = self._gives(place)
         if type(x) is ArrayImpl or isinstance(x, jax.Array):
-            # Results of a step have the very object as their sharding: they are ours to use up.
-            if given and x.sharding is target and id(x) not in used:
+            if given and x.sharding is target and are_own([x]) and id(x) not in used:
                 used[id(x)] = x
                 return x
             if x.sharding is target or x.sharding.is_equivalent_to(target, x.ndim):
-                return jnp.copy(x) if given or id(x) in used else x
+                return _own(jnp.copy(x)) if given or id(x) in used else x
             if not given:
                 return self._keep(place.value, x, target)
-        return _jax.device_put(np.array(x), target)
+        return _own(_jax.device_put(np.array(x), target))
 
     def _keep(self, value: int, x: jax.Array, target: NamedSharding) -> jax.Array:
         """An array that is not carried is copied to its mesh once, as long as it is given."""
@@ -362,6 +371,11 @@ class LoadedPlan:
         part = batch if place.micro_batch is None else batch[place.micro_batch]
         is_there = part.sharding.is_equivalent_to(target, part.ndim)
         return part if is_there else _jax.device_put(part, target)
+
+
+def _own(x: jax.Array) -> jax.Array:
+    mark_own([x])
+    return x
 
 
 def _rows(x: jax.Array, count: int) -> list[jax.Array]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import handmade
 import jax
 import numpy as np
@@ -56,6 +58,31 @@ def test_state_is_donated_and_passed_through(first, second):
     assert not second[0].is_deleted()
     with pytest.raises(errors.ArgumentMismatchError, match=r"state\['w0'\]: .*earlier step"):
         step([*first[:2], batch["x"], batch["y"]])
+
+
+MADE_OF_STATE = {
+    "copy": jax.numpy.copy,
+    "deep copy": copy.deepcopy,
+    "product": lambda x: x * 1,
+    "compiled": jax.jit(lambda x: 0.5 * x),
+    "placed alike": lambda x: jax.device_put(np.asarray(x), x.sharding),
+}
+
+
+@pytest.mark.parametrize("name", MADE_OF_STATE)
+def test_what_is_made_of_state_is_not_used_up(name):
+    """It has the very sharding of a state that a step returned."""
+    step = load(handmade.as_plan(*handmade.two_stages(2)))
+    state, batch = handmade.arguments(2)
+    found = step(flat(state, batch))
+    found = step([*found[:2], batch["x"], batch["y"]])
+    own = [MADE_OF_STATE[name](x) for x in found[:2]]
+    first = step([*own, batch["x"], batch["y"]])
+    again = step([*own, batch["x"], batch["y"]])
+    assert not any(x.is_deleted() for x in own)
+    np.testing.assert_array_equal(first[0], again[0])
+    step([*first[:2], batch["x"], batch["y"]])
+    assert first[0].is_deleted()
 
 
 def test_state_is_kept_on_request():
