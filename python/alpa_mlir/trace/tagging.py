@@ -31,7 +31,7 @@ from alpa_runtime.errors import FUNCTION, check_type
 from jax.extend import core, source_info_util
 
 from alpa_mlir.trace import shard_maps
-from alpa_mlir.trace.jaxprs import Values, bind, call_body, is_literal, placed
+from alpa_mlir.trace.jaxprs import Values, bind, call_body, is_literal, placed, user_line
 from alpa_mlir.trace.layer_markers import filled
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
@@ -40,6 +40,7 @@ _core: Any = core
 
 TAG_PREFIX = "alpa_eqn_"
 INNER_PREFIX = "alpa_inner"
+_CHECKPOINTS = ("remat2", "checkpoint")
 
 
 class TagSession:
@@ -201,6 +202,8 @@ def _evaluate(
         else:
             if eqn.primitive.name == "scan":
                 eqn = with_tagged_body(eqn, session.level + 1, sources)
+            elif eqn.primitive.name in _CHECKPOINTS and _scans_layers(eqn.params["jaxpr"], sources):
+                _warn_of_loop(eqn)
             with _jax.named_scope(session.next_tag()):
                 outputs = bind(eqn, operands, debug)
         values.write(eqn.outvars, outputs)
@@ -213,14 +216,13 @@ def with_tagged_body(eqn: Any, level: int, of_weights: Sequence[bool]) -> Any:
 
     Args:
         of_weights: which of its operands are made of weights alone. One with matrices of such for
-            each round is one over layers.
+            each iteration is one over layers.
     """
     closed, params = eqn.params["jaxpr"], dict(eqn.params)
     consts, carried = jax_internals.scan_operands(eqn)
     rows = consts + carried
-    for operand, is_of_weights in zip(eqn.invars[rows:], of_weights[rows:], strict=True):
-        if is_of_weights and len(operand.aval.shape) > 2:
-            params["unroll"] = 1
+    if _is_over_layers(eqn, of_weights):
+        params["unroll"] = 1
     within = [*of_weights[:consts], *[False] * carried, *of_weights[rows:]]
     flags = [False] * len(closed.consts) + within
 
@@ -232,6 +234,38 @@ def with_tagged_body(eqn: Any, level: int, of_weights: Sequence[bool]) -> Any:
     ]
     params["jaxpr"] = _jax.make_jaxpr(body)(*avals)
     return eqn.replace(params=params)
+
+
+def _is_over_layers(scan: Any, of_weights: Sequence[bool]) -> bool:
+    rows = sum(jax_internals.scan_operands(scan))
+    taken = zip(scan.invars[rows:], of_weights[rows:], strict=True)
+    return any(is_made and len(operand.aval.shape) > 2 for operand, is_made in taken)
+
+
+def _scans_layers(jaxpr: Any, of_weights: Sequence[bool]) -> bool:
+    """Whether a scan over layers is among the equations of a function of such arguments."""
+    made = Values.at_start(jaxpr, [False] * len(jaxpr.constvars), of_weights)
+    for eqn in jaxpr.eqns:
+        flags = zip(eqn.invars, made.read(eqn.invars), strict=True)
+        sources = [is_literal(v) or is_made for v, is_made in flags]
+        if eqn.primitive.name == "scan" and _is_over_layers(eqn, sources):
+            return True
+        body = call_body(eqn)
+        if body is not None and _scans_layers(body[0], [False] * len(body[1]) + sources):
+            return True
+        made.write(eqn.outvars, [all(sources)] * len(eqn.outvars))
+    return False
+
+
+def _warn_of_loop(eqn: Any) -> None:
+    place = user_line(eqn)
+    at = f" at {place}" if place else ""
+    warnings.warn(
+        f"jax.checkpoint{at} is around a scan over layers, which stays a loop: no stage ends "
+        "within it, and gradients of its weights are summed over devices in each iteration, which "
+        "may take several times as long; fix: jax.checkpoint of the function that is scanned",
+        stacklevel=4,
+    )
 
 
 def value_and_grad(

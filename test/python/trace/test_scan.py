@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 
 import alpa_mlir
 import jax
@@ -12,6 +13,7 @@ import optax
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
+from alpa_mlir.trace.tracing import trace
 from alpa_runtime.arrays import StackedArray
 from alpa_runtime.checkpoint import restore_checkpoint, save_checkpoint
 from alpa_runtime.plan.interface import InputInfo
@@ -316,3 +318,32 @@ def test_unrolled_scans_compute_what_jit_does(method, unroll):
         expected, expected_value = jax.jit(step)(expected, batch)
         assert relative_difference(value, expected_value) < 1e-5
         assert relative_difference(found, expected, 1e-6) < 1e-5
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_checkpoints_around_scans_are_warned_of(inside):
+    def layer(x, weights):
+        return jnp.tanh(x @ weights), None
+
+    def scanned(params, x):
+        return jax.lax.scan(jax.checkpoint(layer) if inside else layer, x, params)[0]
+
+    def step(params, batch):
+        forward = scanned if inside else jax.checkpoint(scanned)
+        grads = jax.grad(lambda p: jnp.mean(forward(p, batch) ** 2))(params)
+        return params - grads, ()
+
+    def once(params, batch):  # Its weights are no stack: a recurrence may be computed again.
+        def forward(params, x):
+            return jax.lax.scan(lambda x, _: (jnp.tanh(x @ params), None), x, length=3)[0]
+
+        grads = jax.grad(lambda p: jnp.mean(jax.checkpoint(forward)(p, batch) ** 2))(params)
+        return params - grads, ()
+
+    stack, batch = jnp.ones((3, 8, 8)), jnp.ones((4, 8))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        trace(step, stack, batch)
+        trace(once, stack[0], batch)
+    found = [str(item.message) for item in seen if "around a scan over layers" in str(item.message)]
+    assert len(found) == (not inside)
