@@ -108,15 +108,14 @@ def _is_module(x: Any) -> bool:
     return _is_module_type(kind)
 
 
-def _has_values(argument: Any, leaves: Sequence[Any]) -> bool:
-    """Whether a tree has Python values that are not to be traced: leaves that cannot be, or
-    numbers of a module of equinox."""
-    if any(map(_is_value, leaves)):
-        return True
-    if "equinox" not in sys.modules or all(map(_is_array, leaves)):
-        return False
-    modules = [x for _, x in trees.flatten_with_path(argument, _is_module)[0] if _is_module(x)]
-    return any(map(_is_no_array, trees.leaves(modules)))
+def _untraced(argument: Any, leaves: Sequence[Any]) -> Callable[[Any], bool] | None:
+    """Which leaves of a tree are Python values that are not to be traced: those that cannot be,
+    and all numbers beside a module of equinox that has some. None if it has no such values."""
+    if "equinox" in sys.modules and not all(map(_is_array, leaves)):
+        modules = [x for _, x in trees.flatten_with_path(argument, _is_module)[0] if _is_module(x)]
+        if any(map(_is_no_array, trees.leaves(modules))):
+            return _is_no_array
+    return _is_value if any(map(_is_value, leaves)) else None
 
 
 # Their objects that compare by identity do not change: functions, kinds of arrays, meshes.
@@ -356,10 +355,10 @@ class Reader:
             if i in static or i in slots:
                 continue
             leaves, tree = trees.flatten(value)
-            if not _has_values(value, leaves):
+            is_held = _untraced(value, leaves)
+            if is_held is None:
                 continue
-            # As of a module of equinox, whose functions, flags and numbers are not to be traced.
-            found = _held(leaves, tree, _is_no_array)
+            found = _held(leaves, tree, is_held)
             assert found is not None
             held[i], arrays[i] = found
         for i in {*static, *held} - is_named:

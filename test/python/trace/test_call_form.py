@@ -631,3 +631,29 @@ def test_what_is_planned_is_said(caplog):
     assert line.startswith("step is ready after ")
     assert " s: plan of step: 1 stage on 2 devices, 2 micro-batches" in line
     assert re.search(r"for cluster two; memory: \S+ \w+ on a device, as compiled; about ", line)
+
+
+@METHODS
+def test_numbers_beside_flags_are_arrays(method, caplog):
+    """A flag in the state makes no other number static, which would be another step each time."""
+    caplog.set_level(logging.INFO, "alpa_mlir")
+
+    def train(state, x, y):
+        def loss_of(w):
+            found = predicted(w, x)
+            return jnp.mean((found - y) ** 2 if state["square"] else jnp.abs(found - y))
+
+        gradients = jax.grad(loss_of)(state["w"])
+        updated = jax.tree.map(lambda p, g: p - state["rate"] * g, state["w"], gradients)
+        return {**state, "w": updated, "count": state["count"] + 1}, state["count"]
+
+    found, state = parallel(train, method), {"w": W, "rate": 0.1, "count": 0, "square": True}
+    wanted, other = jax.jit(lambda s, x, y: train({**s, "square": True}, x, y)), dict(state)
+    del other["square"]
+    for _ in range(3):
+        state, count = found(state, X, Y)
+        other, same = wanted(other, X, Y)
+        assert other.pop("square")
+        assert state["square"] is True
+        assert_same([state["w"], state["count"], count], [other["w"], other["count"], same])
+    assert "anew" not in caplog.text
