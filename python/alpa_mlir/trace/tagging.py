@@ -188,9 +188,7 @@ def _evaluate(
     for eqn in jaxpr.eqns:
         eqn = placed(eqn, call)
         operands = values.read(eqn.invars)
-        sources = [
-            is_literal(v) or w for v, w in zip(eqn.invars, made.read(eqn.invars), strict=True)
-        ]
+        sources = _sources(eqn, made)
         body = call_body(eqn)
         if body is not None:
             flags = [False] * len(body[1]) + sources
@@ -209,6 +207,12 @@ def _evaluate(
         values.write(eqn.outvars, outputs)
         made.write(eqn.outvars, [all(sources)] * len(eqn.outvars))
     return values.read(jaxpr.outvars)
+
+
+def _sources(eqn: Any, made: Values) -> list[bool]:
+    """Which of an equation's operands are made of weights alone."""
+    found = zip(eqn.invars, made.read(eqn.invars), strict=True)
+    return [is_literal(v) or is_made for v, is_made in found]
 
 
 def with_tagged_body(eqn: Any, level: int, of_weights: Sequence[bool]) -> Any:
@@ -246,8 +250,7 @@ def _scans_layers(jaxpr: Any, of_weights: Sequence[bool]) -> bool:
     """Whether a scan over layers is among the equations of a function of such arguments."""
     made = Values.at_start(jaxpr, [False] * len(jaxpr.constvars), of_weights)
     for eqn in jaxpr.eqns:
-        flags = zip(eqn.invars, made.read(eqn.invars), strict=True)
-        sources = [is_literal(v) or is_made for v, is_made in flags]
+        sources = _sources(eqn, made)
         if eqn.primitive.name == "scan" and _is_over_layers(eqn, sources):
             return True
         body = call_body(eqn)

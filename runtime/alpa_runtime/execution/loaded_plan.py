@@ -152,14 +152,14 @@ class LoadedPlan:
         batches: dict[int, Any] = {}
         for i in self._batches:
             x = args[i]
-            batches[i] = x if isinstance(x, PlacedBatch) else self._batch(i, x)
+            if not isinstance(x, PlacedBatch):
+                x = self._batch(i, jnp.copy(x) if any(x is y for y in used) else x)
+            batches[i] = x
 
         def feed(place: Place, target: NamedSharding) -> jax.Array:
             x = batches[place.arg]
-            if isinstance(x, PlacedBatch):
-                return x.parts[place.value]
-            part = self._part(x, place, target)
-            return jnp.copy(part) if any(part is x for x in used) else part
+            is_placed = isinstance(x, PlacedBatch)
+            return x.parts[place.value] if is_placed else self._part(x, place, target)
 
         results: list[Any] = self._bound(states, feed)
         mark_own(results[i] for i in self._made_states)
