@@ -1,7 +1,7 @@
 //===- AttributeJson.cpp - MLIR attributes and types as JSON --------------===//
 
 #include "compiler/Export/AttributeJson.h"
-#include "compiler/NestingLimit.h"
+#include "compiler/ParserInput.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
@@ -130,9 +130,32 @@ static DictionaryAttr withoutAlpa(DictionaryAttr attributes, MLIRContext *contex
   return DictionaryAttr::get(context, kept);
 }
 
+/// Texts of many Booleans differ between versions of MLIR (compiler/ParserInput.h); those of bytes
+/// do not.
+static void writeBooleansAsBytes(Operation *op) {
+  constexpr int64_t kFew = 32; // That are written one by one.
+  auto values = op->getName().getStringRef() == "stablehlo.constant"
+                    ? op->getAttrOfType<DenseIntElementsAttr>("value")
+                    : DenseIntElementsAttr();
+  if (!values || values.isSplat() || !values.getElementType().isInteger(1) ||
+      values.getNumElements() <= kFew)
+    return;
+  OpBuilder builder(op->getContext());
+  Type type = op->getResult(0).getType();
+  SmallVector<int8_t> bytes(values.getValues<bool>());
+  auto wide = cast<RankedTensorType>(type).clone(builder.getI8Type());
+  op->setAttr("value", DenseElementsAttr::get(wide, ArrayRef<int8_t>(bytes)));
+  op->getResult(0).setType(wide);
+  builder.setInsertionPointAfter(op);
+  Operation *converted =
+      builder.create(OperationState(op->getLoc(), "stablehlo.convert", op->getResult(0), type));
+  op->getResult(0).replaceAllUsesExcept(converted->getResult(0), converted);
+}
+
 std::string exporter::plainText(ModuleOp stage) {
   OwningOpRef<ModuleOp> copy = stage.clone();
   copy->walk([](Operation *op) {
+    writeBooleansAsBytes(op);
     for (NamedAttribute attribute : llvm::to_vector(op->getDiscardableAttrs()))
       if (attribute.getName().strref().starts_with("alpa."))
         op->removeDiscardableAttr(attribute.getName());

@@ -1,7 +1,7 @@
 //===- Signature.cpp - what the tracer knows about @main ------------------===//
 
 #include "compiler/Import/Signature.h"
-#include "compiler/NestingLimit.h"
+#include "compiler/ParserInput.h"
 
 #include "dialects/Alpa/AlpaDialect.h"
 

@@ -1,6 +1,6 @@
 //===- ApplyShardingSolution.cpp - choices of @main's problem on its ops --===//
 
-#include "compiler/NestingLimit.h"
+#include "compiler/ParserInput.h"
 #include "compiler/Sharding/Passes.h"
 #include "compiler/Sharding/WholeStepProblem.h"
 #include "dialects/Common/Diagnostics.h"

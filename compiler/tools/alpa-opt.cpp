@@ -1,7 +1,7 @@
 //===- alpa-opt.cpp - run passes on a StableHLO file ----------------------===//
 
 #include "compiler/BuildInfo.h"
-#include "compiler/NestingLimit.h"
+#include "compiler/ParserInput.h"
 #include "compiler/Registration.h"
 #ifdef ALPA_TEST_PASSES
 #include "test/passes/Passes.h"
@@ -39,6 +39,8 @@ int main(int argc, char **argv) {
     return fail(message);
   if (llvm::Error error = alpa::checkNesting(file->getBuffer(), file->getBufferIdentifier()))
     return fail(llvm::toString(std::move(error)));
+  if (std::optional<std::string> packed = alpa::packBooleans(file->getBuffer()))
+    file = llvm::MemoryBuffer::getMemBufferCopy(*packed, file->getBufferIdentifier());
   std::unique_ptr<llvm::ToolOutputFile> result = mlir::openOutputFile(output, &message);
   if (!result)
     return fail(message);

@@ -10,7 +10,7 @@
 #include "compiler/BuildInfo.h"
 #include "compiler/Export/WritePlan.h"
 #include "compiler/Import/Signature.h"
-#include "compiler/NestingLimit.h"
+#include "compiler/ParserInput.h"
 #include "compiler/Registration.h"
 #include "compiler/Sharding/Methods/Methods.h"
 #include "compiler/Stage/Search/PipelineMethods.h"
@@ -113,8 +113,9 @@ public:
     result->context = makeContext(registry, threads);
     Diagnostics diagnostics(result->context.get(), ErrorCode::ModuleSyntax);
     nb::gil_scoped_release release;
+    std::optional<std::string> packed = alpa::packBooleans(text);
     result->module = mlir::parseSourceString<mlir::ModuleOp>(
-        text, mlir::ParserConfig(result->context.get()), fileName);
+        packed ? *packed : text, mlir::ParserConfig(result->context.get()), fileName);
     if (!result->module)
       diagnostics.raise("the module could not be parsed");
     return result;

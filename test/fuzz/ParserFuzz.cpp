@@ -10,7 +10,7 @@
 #include "Mutate.h"
 #include "compiler/CostModel/Cluster.h"
 #include "compiler/CostModel/Profile.h"
-#include "compiler/NestingLimit.h"
+#include "compiler/ParserInput.h"
 #include "compiler/Registration.h"
 #include "compiler/Solver/Solve.h"
 
@@ -228,8 +228,9 @@ static std::string runModule(const Input &input, const std::string &pipeline, Pr
     (void)diagnostic.str(); // Printing must work too.
     return mlir::success();
   });
-  mlir::OwningOpRef<mlir::ModuleOp> module =
-      mlir::parseSourceString<mlir::ModuleOp>(input.text, mlir::ParserConfig(&context));
+  std::optional<std::string> packed = packBooleans(input.text);
+  mlir::OwningOpRef<mlir::ModuleOp> module = mlir::parseSourceString<mlir::ModuleOp>(
+      packed ? *packed : input.text, mlir::ParserConfig(&context));
   if (!module)
     return errors ? "" : "not parsed, without a reason";
   progress.accepted = true;

@@ -246,6 +246,21 @@ def custom_gradients_with_array_literals():
 
 
 @style
+def masks_of_numpy():
+    """More Booleans in a closure than MLIR writes one by one."""
+    causal = np.tril(np.ones((12, 12), bool))
+    kept = np.arange(12 * 12).reshape(12, 12) % 5 > 0
+
+    def loss(params, b):
+        h = jnp.tanh(b["x"] @ params[0]["w"] + params[0]["b"])
+        scores = jnp.where(causal & kept, h[:, :, None] * h[:, None, :], -1e9)
+        h = jnp.einsum("bts,bs->bt", jax.nn.softmax(scores), jnp.where(kept[3], h, 0.5))
+        return jnp.mean((dense(params[1:], h) - b["y"]) ** 2)
+
+    return Case(trained(loss), (layers((WIDTH, 12, CLASSES)),), one(pairs))
+
+
+@style
 def vector_quantization():
     """A codebook with its own two losses, and counts of its use."""
 

@@ -1,12 +1,15 @@
-//===- NestingLimit.h - texts too deep for the parser -----------*- C++ -*-===//
+//===- ParserInput.h - texts before MLIR parses them -----------*- C++ -*-===//
 
-#ifndef ALPA_COMPILER_NESTINGLIMIT_H
-#define ALPA_COMPILER_NESTINGLIMIT_H
+#ifndef ALPA_COMPILER_PARSERINPUT_H
+#define ALPA_COMPILER_PARSERINPUT_H
 
 #include "dialects/Common/ErrorCode.h"
 
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
+
+#include <optional>
+#include <string>
 
 namespace alpa {
 
@@ -17,6 +20,10 @@ namespace alpa {
 llvm::Error checkNesting(llvm::StringRef text, llvm::StringRef file,
                          ErrorCode code = ErrorCode::Pass);
 
+/// MLIR's parser wants eight Booleans of a `dense<"0x..">` in a byte; since JAX 0.12 its texts have
+/// one in each. The text as the parser wants it; nothing if it is that already.
+std::optional<std::string> packBooleans(llvm::StringRef text);
+
 } // namespace alpa
 
-#endif // ALPA_COMPILER_NESTINGLIMIT_H
+#endif // ALPA_COMPILER_PARSERINPUT_H

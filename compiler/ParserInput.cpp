@@ -1,9 +1,10 @@
-//===- NestingLimit.cpp - texts that MLIR's parser does not survive -------===//
+//===- ParserInput.cpp - texts before MLIR parses them ---------------------===//
 
-#include "compiler/NestingLimit.h"
+#include "compiler/ParserInput.h"
 
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/Twine.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace alpa;
 
@@ -73,4 +74,51 @@ llvm::Error alpa::checkNesting(llvm::StringRef text, llvm::StringRef file, Error
     }
   }
   return llvm::Error::success();
+}
+
+/// Of `tensor<4x8xi1>`, which a text begins with: 32; nothing if it begins with another type.
+static std::optional<uint64_t> numBooleans(llvm::StringRef text) {
+  uint64_t count = 1, size = 0;
+  if (!text.consume_front("tensor<"))
+    return std::nullopt;
+  while (!text.consumeInteger(10, size)) {
+    bool overflows = false;
+    count = llvm::SaturatingMultiply(count, size, &overflows);
+    if (overflows || !text.consume_front("x"))
+      return std::nullopt;
+  }
+  return text.starts_with("i1>") || text.starts_with("i1,") ? std::optional(count) : std::nullopt;
+}
+
+std::optional<std::string> alpa::packBooleans(llvm::StringRef text) {
+  constexpr llvm::StringLiteral kBegin = "dense<\"0x", kEnd = "\">";
+  std::string packed;
+  size_t copied = 0;
+  for (size_t at = text.find(kBegin); at != text.npos; at = text.find(kBegin, at)) {
+    at += kBegin.size();
+    llvm::StringRef digits = text.substr(at).take_while(llvm::isHexDigit);
+    llvm::StringRef rest = text.substr(at + digits.size());
+    if (!rest.consume_front(kEnd))
+      continue;
+    rest = rest.ltrim();
+    if (!rest.consume_front(":"))
+      continue;
+    std::optional<uint64_t> count = numBooleans(rest.ltrim());
+    // One alone is the same in both.
+    if (!count || *count < 2 || digits.size() != 2 * *count)
+      continue;
+    packed += text.slice(copied, at);
+    for (uint64_t first = 0; first < *count; first += 8) {
+      unsigned byte = 0;
+      for (uint64_t i = first; i < std::min(*count, first + 8); ++i)
+        byte |= unsigned(digits.substr(2 * i, 2) != "00") << (i - first);
+      packed += llvm::hexdigit(byte >> 4);
+      packed += llvm::hexdigit(byte & 15);
+    }
+    copied = at + digits.size();
+  }
+  if (copied == 0)
+    return std::nullopt;
+  packed += text.substr(copied);
+  return packed;
 }
