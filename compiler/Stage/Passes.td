@@ -291,6 +291,8 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
                "layers is cut in proportion">,
     Option<"startSchedule", "start-schedule", "std::string", /*default=*/"\"1f1b\"",
            "With start-submeshes: its schedule">,
+    Option<"startGap", "start-gap", "double", /*default=*/"0.02",
+           "With start-submeshes: end where no plan near it can be faster by more than this part">,
     Option<"meshAxes", "mesh-axes", "unsigned", /*default=*/"2",
            "Axes of the mesh views that are tried where mesh-shapes does not say: 2 or 3">,
     Option<"maxDevices", "max-devices", "unsigned", /*default=*/"0",

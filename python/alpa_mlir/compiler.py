@@ -323,12 +323,15 @@ class Module:
         return dict(self._handle.predicted())
 
     def predicted_stages(self) -> list[dict[str, float]]:
-        """The number of `layers` and `devices` of each stage, its `first_device`, and what a search
-        foresaw of it:
+        """The number of `layers` and `devices` of each stage, and what a search foresaw of it:
         `forward_seconds` of a micro-batch, `peak_bytes` and others, where that time goes
         (`compute_seconds` of a step and others, docs/explain.md), and the kernels of a run of each
         phase (`forward_kernels`)."""
         return [dict(stage) for stage in self._handle.predicted_stages()]
+
+    def stage_devices(self) -> list[tuple[int, ...]]:
+        """The devices of each stage."""
+        return [tuple(devices) for devices in self._handle.stage_devices()]
 
     def chosen_schedule(self) -> str:
         """The schedule that a search chose."""

@@ -246,7 +246,7 @@ class FollowingFunction(ParallelFunction):
         if named == "inference":  # Of a step without gradients; 1f1b becomes it where none are.
             named = "1f1b"
         method = PipeshardParallel(
-            submeshes=[submesh_of(plan, mesh) for mesh in meshes],
+            submeshes=[submesh_of(cluster, mesh.devices) for mesh in meshes],
             mesh_shapes=[mesh.shape for mesh in meshes],
             layer_ranges=[(i, i + 1) for i in range(len(stages))],
             schedule=named,

@@ -186,6 +186,15 @@ public:
     return numbers;
   }
 
+  /// The devices of each stage.
+  std::vector<std::vector<int64_t>> stageDevices() {
+    std::vector<std::vector<int64_t>> result;
+    if (auto stages = (*module)->getAttrOfType<mlir::ArrayAttr>(alpa::attr::stages))
+      for (auto stage : stages.getAsRange<alpa::StageAttr>())
+        result.emplace_back(stage.getMesh().getDevices());
+    return result;
+  }
+
   /// Of each stage: what the search foresaw, where that time goes, and the kernels of a run of
   /// each phase.
   std::vector<std::map<std::string, double>> predictedStages() {
@@ -199,7 +208,6 @@ public:
       addNumbers(stage.getPredicted(), numbers);
       numbers["layers"] = double(stage.getEndLayer() - stage.getFirstLayer());
       numbers["devices"] = double(stage.getMesh().getDevices().size());
-      numbers["first_device"] = double(stage.getMesh().getDevices().front());
       auto why = stage.getSolver().getAs<mlir::DictionaryAttr>("explanation");
       if (why)
         addNumbers(why, numbers);
@@ -317,6 +325,7 @@ NB_MODULE(_native, m) {
       .def("run_pipeline", &Module::runPipeline, nb::arg("pipeline"))
       .def("predicted", &Module::predicted)
       .def("predicted_stages", &Module::predictedStages)
+      .def("stage_devices", &Module::stageDevices)
       .def("chosen_schedule", &Module::chosenSchedule)
       .def("padded", &Module::padded)
       .def("to_text", &Module::toText, nb::arg("generic") = false, nb::arg("debug_info") = false)

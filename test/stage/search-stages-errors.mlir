@@ -46,7 +46,7 @@
 // MEMORY-NOT: func.func
 // BRIEF: error: alpa-search-stages: no plan fits into memory{{$}}
 // TIME: error: alpa-search-stages: time-limit must be above 0 seconds
-// GAP: error: alpa-search-stages: gap must be at least 0 and below 1, and epsilon at least 0
+// GAP: error: alpa-search-stages: gap and start-gap must be at least 0 and below 1, and epsilon at least 0
 // EQUAL: error: alpa-search-stages: no plan exists: with pipeline 'equal-mesh' no stages use all devices of cluster {{.*}}; use pipeline 'auto'
 // MOST: error: alpa-search-stages: max-devices needs pipeline auto and no submeshes: others say which devices a plan takes
 // STAGES: error: alpa-search-stages: max-stages with submeshes, which say how many stages there are

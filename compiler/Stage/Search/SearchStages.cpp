@@ -568,8 +568,8 @@ llvm::Error AlpaSearchStagesPass::checkOptions() {
     return fail("time-limit must be above 0 seconds");
   if (!(workLimit > 0))
     return fail("work-limit must be above 0");
-  if (!(gap >= 0 && gap < 1) || !(epsilon >= 0))
-    return fail("gap must be at least 0 and below 1, and epsilon at least 0");
+  if (!(gap >= 0 && gap < 1) || !(startGap >= 0 && startGap < 1) || !(epsilon >= 0))
+    return fail("gap and start-gap must be at least 0 and below 1, and epsilon at least 0");
   if (remat != "none" && remat != "auto")
     return fail("remat must be none or auto, got '" + remat + "'");
   if (offload != "none" && offload != "activations")
@@ -1012,14 +1012,14 @@ llvm::Error AlpaSearchStagesPass::run() {
         own != tried.schedules.end())
       std::rotate(tried.schedules.begin(), own, std::next(own));
   // Near a plan from before little is to be gained: most solves would only say so.
-  constexpr double kNearGap = 0.02, kNearTolerance = 0.05;
+  const double nearTolerance = 2.5 * startGap;
   SearchSetup setup{&getContext(),
                     *described,
                     std::move(*space),
                     std::move(tried),
                     {},
                     {},
-                    isNear ? std::max<double>(gap, kNearGap) : gap};
+                    isNear ? std::max<double>(gap, startGap) : gap};
   StageDpProblem &problem = setup.problem;
   problem.numLayers = numLayers;
   for (const cost::Host &host : described->hosts)
@@ -1049,7 +1049,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   options.numMicroBatches = numMicroBatches;
   for (const cost::LogicalMesh &mesh : setup.space.meshes)
     options.memoryBytes.push_back(int64_t(mesh.device.memoryBytes * memoryFraction));
-  options.tolerance = isNear ? std::max<double>(gap, kNearTolerance) : gap;
+  options.tolerance = isNear ? std::max<double>(gap, nearTolerance) : gap;
   options.mostInFlight = mostInFlight(setup.tried.schedules, numLayers, numMicroBatches);
   options.workLimit = workLimit;
   options.timeLimitSeconds = timeLimit;

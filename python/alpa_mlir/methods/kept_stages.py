@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from math import prod
 
 from alpa_runtime.errors import check_type
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.stage import MeshInfo
 
 from alpa_mlir.cluster import Cluster
 from alpa_mlir.methods.automatic import AutoParallel, ShardParallel
@@ -53,8 +52,9 @@ def method_of(plan: Plan) -> Method:
     if len(plan.stages) == 1:
         mesh, count = plan.meshes[0], plan.num_micro_batches
         return ShardParallel(mesh_shape=mesh.shape, num_micro_batches=count)
+    cluster = Cluster.from_dict(plan.cluster)
     return PipeshardParallel(
-        submeshes=[submesh_of(plan, mesh) for mesh in plan.meshes],
+        submeshes=[submesh_of(cluster, mesh.devices) for mesh in plan.meshes],
         mesh_shapes=[mesh.shape for mesh in plan.meshes],
         layers=plan.stages[-1].layers[1],
         layer_ranges=[stage.layers for stage in plan.stages],
@@ -64,15 +64,14 @@ def method_of(plan: Plan) -> Method:
     )
 
 
-def submesh_of(plan: Plan, mesh: MeshInfo) -> tuple[int, int] | tuple[int, int, str]:
-    """(hosts, devices of each, device type) of a plan's mesh."""
-    cluster = Cluster.from_dict(plan.cluster)
+def submesh_of(cluster: Cluster, devices: Sequence[int]) -> tuple[int, int] | tuple[int, int, str]:
+    """(hosts, devices of each, device type) of a mesh that has these devices of a cluster."""
     hosts: list[int] = []
-    for host, devices in enumerate(cluster.devices_per_host):
-        hosts += [host] * devices
-    taken = Counter(hosts[device] for device in mesh.devices)
+    for host, count in enumerate(cluster.devices_per_host):
+        hosts += [host] * count
+    taken = Counter(hosts[device] for device in devices)
     kinds = {cluster.host_device_types[host] for host in taken}
-    each = prod(mesh.shape) // len(taken)
+    each = len(devices) // len(taken)
     if len(set(cluster.host_device_types)) == 1:
         return len(taken), each
     return len(taken), each, kinds.pop()

@@ -26,6 +26,7 @@ from alpa_mlir.search.planner import (
     search_best,
     signature_json,
 )
+from alpa_mlir.search.warm_start import WarmStart
 from alpa_mlir.trace.tracing import Input, Traced
 
 Axis = Literal["memory", "devices"]
@@ -364,7 +365,9 @@ class Sweep:
         method = replace(method, finalists=0)
         with contextlib.ExitStack() as opened:
 
-            def candidates_of(variant: Method, drops_pins: bool) -> Candidates:
+            def candidates_of(
+                variant: Method, drops_pins: bool, near: WarmStart | None
+            ) -> Candidates:
                 return opened.enter_context(
                     Candidates(
                         self._traced,
@@ -376,6 +379,7 @@ class Sweep:
                         drops_pins,
                         known=known,
                         start=start,
+                        near=near,
                         only_predicts=True,
                         is_coarse=is_coarse,
                     )
@@ -401,7 +405,7 @@ class Sweep:
 
 def _point(chosen: Chosen, cluster: Cluster, method: Method) -> FrontierPoint:
     found = chosen.found
-    used = {int(stage["first_device"]): int(stage["devices"]) for stage in found.stages}
+    used = {device for mesh in found.meshes for device in mesh}
     return FrontierPoint(
         num_devices=cluster.num_devices,
         memory_bytes=ceil(found.peak_bytes / method.memory_fraction),
@@ -410,7 +414,7 @@ def _point(chosen: Chosen, cluster: Cluster, method: Method) -> FrontierPoint:
         schedule=found.schedule,
         num_stages=len(found.stages),
         rematerialized_stages=sum(map(found.rematerializes, range(len(found.stages)))),
-        idle_devices=cluster.num_devices - sum(used.values()),
+        idle_devices=cluster.num_devices - len(used),
         offload=found.method.offload,
     )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import re
 import tempfile
@@ -42,6 +43,7 @@ from alpa_mlir.trace.tracing import Traced
 # (`alpa-split-batch`) and searched, with a coarse budget where that only ranks candidates.
 
 Progress = Callable[[int, int, str], None]
+CandidatesOf = Callable[[Method, bool, WarmStart | None], "Candidates"]
 
 
 class StepModules:
@@ -93,6 +95,8 @@ class Found:
         peak_bytes: the most memory that a device needs.
         schedule: that was chosen.
         stages: what is foreseen of each, as `Module.predicted_stages` has it.
+        layers: the first layer of each stage and the end of its last one.
+        meshes: the devices of each.
     """
 
     def __init__(
@@ -106,6 +110,9 @@ class Found:
         self.peak_bytes: float = predicted["peak_bytes"]
         self.schedule: str = module.chosen_schedule()
         self.stages: list[dict[str, float]] = module.predicted_stages()
+        ends = [0, *itertools.accumulate(int(stage["layers"]) for stage in self.stages)]
+        self.layers: list[tuple[int, int]] = list(itertools.pairwise(ends))
+        self.meshes: list[tuple[int, ...]] = list(dict.fromkeys(module.stage_devices()))
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -1095,7 +1102,9 @@ def find_plan(
     with contextlib.ExitStack() as opened:
 
         def find(near: WarmStart | None) -> tuple[Chosen, int]:
-            def candidates_of(variant: Method, drops_pins: bool) -> Candidates:
+            def candidates_of(
+                variant: Method, drops_pins: bool, near: WarmStart | None
+            ) -> Candidates:
                 return opened.enter_context(
                     Candidates(
                         traced, modules, cluster, variant, shown, solved, drops_pins, near=near
@@ -1182,14 +1191,14 @@ def search_best(
     traced: Traced,
     method: Method,
     cluster: Cluster,
-    candidates_of: Callable[[Method, bool], Candidates],
+    candidates_of: CandidatesOf,
 ) -> Chosen:
     """The best of a step's candidates, of which only predictions are wanted.
 
     Args:
         method: settled for the cluster.
-        candidates_of: makes those of a variant of the method, opened, with or without the step's
-            sharding constraints.
+        candidates_of: makes those of a variant of the method, opened, without the step's sharding
+            constraints or with them, and near a plan or everywhere.
 
     Raises:
         InfeasiblePlanError, MicroBatchError: there is none.
@@ -1207,7 +1216,7 @@ def search_best(
 def _best_variant(
     method: Method,
     cluster: Cluster,
-    candidates_of: Callable[[Method, bool], Candidates],
+    candidates_of: CandidatesOf,
     *,
     has_constraints: bool,
     explains: bool = True,
@@ -1218,7 +1227,8 @@ def _best_variant(
 
     Args:
         explains: whether an error is to say what would fit, which takes searches.
-        near: of the candidates; variants that it does not have are left out where there is a plan.
+        near: a plan from before, near which to look; variants that it does not have are left out
+            where there is a plan.
 
     Raises:
         InfeasiblePlanError: none fits.
@@ -1241,9 +1251,15 @@ def _best_variant(
             chosen = found
         return None
 
+    def consider_near(prepare_weights: str, drops_pins: bool) -> None:
+        assert chosen is not None
+        other = _also(chosen, method, prepare_weights=prepare_weights)
+        other, own = _near(chosen, other, cluster)
+        consider(Planner(candidates_of(other, drops_pins, own)))
+
     for drops_pins in (False, True)[: 1 + has_constraints]:
         first, *others = (replace(method, padding=padding) for padding in method.paddings)
-        planner = Planner(candidates_of(first, drops_pins))
+        planner = Planner(candidates_of(first, drops_pins, near))
         error = consider(planner)
         if error is not None:  # The user is told of what does not depend on padding.
             misfit = planner, error
@@ -1252,46 +1268,66 @@ def _best_variant(
                 break
             if chosen is not None and near is not None and not near.pads:
                 break
-            planner = Planner(candidates_of(variant, drops_pins))
+            planner = Planner(candidates_of(variant, drops_pins, near))
             if planner.pads(chosen):
                 consider(planner)
         is_auto = method.prepare_weights == "auto"
         if chosen is None and is_auto and planner.candidates.prepares():
-            consider(Planner(candidates_of(replace(first, prepare_weights="none"), drops_pins)))
+            other = replace(first, prepare_weights="none")
+            consider(Planner(candidates_of(other, drops_pins, near)))
         is_misfit = chosen is None and rate is not None
         for offload in ("optimizer", "activations", "all") if is_misfit else ():
             if chosen is None or offload != "all":
                 with contextlib.suppress(MethodError):  # Of a step without such values.
-                    consider(Planner(candidates_of(replace(first, offload=offload), drops_pins)))
+                    other = replace(first, offload=offload)
+                    consider(Planner(candidates_of(other, drops_pins, near)))
         if chosen is not None and is_auto and (near is None or near.prepares):
             if _moves_weights(chosen):
-                other = _also(chosen, prepare_weights="gathered")
-                consider(Planner(candidates_of(other, drops_pins)))
+                consider_near("gathered", drops_pins)
             if _prepares_scarce(chosen):
-                other = _also(chosen, prepare_weights="none")
-                consider(Planner(candidates_of(other, drops_pins)))
+                consider_near("none", drops_pins)
         if chosen is not None and rate is not None and (near is None or near.offloads):
             others = [
                 *(["optimizer"] if _copies_faster(chosen, rate) else []),
                 *(["activations"] if _may_offload_activations(chosen) else []),
             ]
-            for other in [_also(chosen, offload=offload) for offload in others]:
+            for other in [_also(chosen, method, offload=offload) for offload in others]:
                 with contextlib.suppress(MethodError):
-                    consider(Planner(candidates_of(other, drops_pins)))
+                    consider(Planner(candidates_of(other, drops_pins, near)))
         if chosen is not None:
             return chosen, timed_out_solves
     assert misfit is not None
     raise explain_infeasibility(*misfit) if explains else misfit[1] from None
 
 
-def _also(chosen: Chosen, **options: Any) -> Method:
-    """The chosen method and number of micro-batches, with other options. Where no stages share a
-    mesh, though they might, they are not asked to again."""
+def _also(chosen: Chosen, asked: Method, **options: Any) -> Method:
+    """The chosen method and number of micro-batches, with other options and the schedule that was
+    asked for. Where no stages share a mesh, though they might, they are not asked to again."""
     found = chosen.found
-    method = replace(found.method, num_micro_batches=found.count, **options)
+    method = replace(
+        found.method,
+        num_micro_batches=found.count,
+        schedule=asked.schedule,
+        virtual_stages=asked.virtual_stages,
+        **options,
+    )
     if method.schedule == "auto" and replace(method, schedule=found.schedule).stages_per_mesh == 1:
         method = replace(method, virtual_stages=1)
     return method
+
+
+def _near(chosen: Chosen, method: Method, cluster: Cluster) -> tuple[Method, WarmStart | None]:
+    """The method as it is asked near the chosen plan, and that plan. Several stages on a mesh are
+    asked for by name, so that only plans of that kind are searched."""
+    found = chosen.found
+    if not WarmStart.suits(method):
+        return method, None
+    if len(found.stages) > len(found.meshes):
+        each = len(found.stages) // len(found.meshes)
+        method = replace(method, schedule=found.schedule, virtual_stages=each)
+    return method, WarmStart.of_stages(
+        cluster, found.meshes, found.layers, found.schedule, found.count
+    )
 
 
 def _moves_weights(chosen: Chosen) -> bool:
