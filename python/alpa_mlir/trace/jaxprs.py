@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -59,6 +59,35 @@ def bind(eqn: Any, values: Sequence[Any], debug: Any) -> list[Any]:
     given = {v: x for v, x in zip(eqn.invars, values, strict=True) if not is_literal(v)}
     single = _core.Jaxpr((), list(given), eqn.outvars, [eqn], eqn.effects, debug)
     return list(_jax.core.eval_jaxpr(single, (), *given.values()))
+
+
+def function_of(
+    eqns: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], debug: Any
+) -> Callable[..., list[Any]]:
+    """What equations compute of variables, as a function.
+
+    Args:
+        inputs: what the equations read and do not write.
+        outputs: what is returned of what they write.
+        debug: as `bind` has it.
+    """
+
+    def part(*given: Any) -> list[Any]:
+        values = Values(inputs, given)
+        for eqn in eqns:
+            values.write(eqn.outvars, bind(eqn, values.read(eqn.invars), debug))
+        return values.read(outputs)
+
+    return part
+
+
+def scan_with_body(eqn: Any, body: Callable[..., list[Any]]) -> Any:
+    """A scan of another function with the same arguments and results."""
+    avals = [
+        _jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
+        for a in eqn.params["jaxpr"].in_avals
+    ]
+    return eqn.replace(params={**eqn.params, "jaxpr": _jax.make_jaxpr(body)(*avals)})
 
 
 def draws_by_shape(eqn: Any) -> bool:

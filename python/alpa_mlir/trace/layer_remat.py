@@ -13,7 +13,7 @@ from alpa_runtime import trees
 
 from alpa_mlir.errors import MethodError
 from alpa_mlir.trace.dependencies import bodies
-from alpa_mlir.trace.jaxprs import Values, bind, call_body, is_literal
+from alpa_mlir.trace.jaxprs import Values, bind, call_body, function_of, is_literal
 from alpa_mlir.trace.layer_markers import filled, is_layer_marker
 from alpa_mlir.trace.tracing import known_positions
 
@@ -128,17 +128,7 @@ def _run_in_parts(closed: Any, args: Sequence[Any], starts: Sequence[int]) -> li
         inputs = [var for var in values.known() if var in read]
         outputs = [var for eqn in eqns for var in eqn.outvars if var in needed[end]]
 
-        def part(
-            *given: Any,
-            eqns: Any = eqns,
-            inputs: Sequence[Any] = inputs,
-            outputs: Sequence[Any] = outputs,
-        ) -> list[Any]:
-            inner = Values(inputs, given)
-            for eqn in eqns:
-                inner.write(eqn.outvars, bind(eqn, inner.read(eqn.invars), debug))
-            return inner.read(outputs)
-
+        part = function_of(eqns, inputs, outputs, debug)
         values.write(outputs, _jax.checkpoint(part)(*values.read(inputs)))
     return values.read(jaxpr.outvars)
 

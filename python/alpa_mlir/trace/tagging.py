@@ -30,8 +30,9 @@ from alpa_runtime import jax_internals, trees
 from alpa_runtime.errors import FUNCTION, check_type
 from jax.extend import core, source_info_util
 
-from alpa_mlir.trace import shard_maps
-from alpa_mlir.trace.jaxprs import Values, bind, call_body, is_literal, placed, user_line
+from alpa_mlir.trace import checkpoints, shard_maps
+from alpa_mlir.trace.checkpoints import is_over_layers, weight_flags
+from alpa_mlir.trace.jaxprs import Values, bind, call_body, placed, scan_with_body
 from alpa_mlir.trace.layer_markers import filled
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
@@ -40,7 +41,6 @@ _core: Any = core
 
 TAG_PREFIX = "alpa_eqn_"
 INNER_PREFIX = "alpa_inner"
-_CHECKPOINTS = ("remat2", "checkpoint")
 
 
 class TagSession:
@@ -188,20 +188,18 @@ def _evaluate(
     for eqn in jaxpr.eqns:
         eqn = placed(eqn, call)
         operands = values.read(eqn.invars)
-        sources = _sources(eqn, made)
+        sources = weight_flags(eqn, made)
         body = call_body(eqn)
         if body is not None:
             flags = [False] * len(body[1]) + sources
             outputs = _evaluate(session, *body, operands, flags, eqn)
-        elif shard_maps.is_shard_map(eqn) and shard_maps.is_differentiable(eqn):
-            whole = _jax.make_jaxpr(functools.partial(shard_maps.inlined, eqn))(operands)
+        elif (written := _written_otherwise(eqn, sources)) is not None:
+            whole = _jax.make_jaxpr(written)(*operands)
             flags = [False] * len(whole.consts) + sources
             outputs = _evaluate(session, whole.jaxpr, whole.consts, operands, flags, eqn)
         else:
             if eqn.primitive.name == "scan":
                 eqn = with_tagged_body(eqn, session.level + 1, sources)
-            elif eqn.primitive.name in _CHECKPOINTS and _scans_layers(eqn.params["jaxpr"], sources):
-                _warn_of_loop(eqn)
             with _jax.named_scope(session.next_tag()):
                 outputs = bind(eqn, operands, debug)
         values.write(eqn.outvars, outputs)
@@ -209,10 +207,13 @@ def _evaluate(
     return values.read(jaxpr.outvars)
 
 
-def _sources(eqn: Any, made: Values) -> list[bool]:
-    """Which of an equation's operands are made of weights alone."""
-    found = zip(eqn.invars, made.read(eqn.invars), strict=True)
-    return [is_literal(v) or is_made for v, is_made in found]
+def _written_otherwise(eqn: Any, sources: Sequence[bool]) -> Callable[..., Any] | None:
+    """What computes the same as an equation, in equations that can be cut; None for most."""
+    if shard_maps.is_shard_map(eqn) and shard_maps.is_differentiable(eqn):
+        return functools.partial(shard_maps.inlined, eqn)
+    if checkpoints.is_around_layers(eqn, sources):
+        return functools.partial(checkpoints.moved_into_scans, eqn, sources)
+    return None
 
 
 def with_tagged_body(eqn: Any, level: int, of_weights: Sequence[bool]) -> Any:
@@ -225,7 +226,7 @@ def with_tagged_body(eqn: Any, level: int, of_weights: Sequence[bool]) -> Any:
     closed, params = eqn.params["jaxpr"], dict(eqn.params)
     consts, carried = jax_internals.scan_operands(eqn)
     rows = consts + carried
-    if _is_over_layers(eqn, of_weights):
+    if is_over_layers(eqn, of_weights):
         params["unroll"] = 1
     within = [*of_weights[:consts], *[False] * carried, *of_weights[rows:]]
     flags = [False] * len(closed.consts) + within
@@ -233,42 +234,7 @@ def with_tagged_body(eqn: Any, level: int, of_weights: Sequence[bool]) -> Any:
     def body(*args: Any) -> list[Any]:
         return _evaluate(TagSession(level), closed.jaxpr, closed.consts, args, flags, None)
 
-    avals = [
-        _jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.in_avals
-    ]
-    params["jaxpr"] = _jax.make_jaxpr(body)(*avals)
-    return eqn.replace(params=params)
-
-
-def _is_over_layers(scan: Any, of_weights: Sequence[bool]) -> bool:
-    rows = sum(jax_internals.scan_operands(scan))
-    taken = zip(scan.invars[rows:], of_weights[rows:], strict=True)
-    return any(is_made and len(operand.aval.shape) > 2 for operand, is_made in taken)
-
-
-def _scans_layers(jaxpr: Any, of_weights: Sequence[bool]) -> bool:
-    """Whether a scan over layers is among the equations of a function of such arguments."""
-    made = Values.at_start(jaxpr, [False] * len(jaxpr.constvars), of_weights)
-    for eqn in jaxpr.eqns:
-        sources = _sources(eqn, made)
-        if eqn.primitive.name == "scan" and _is_over_layers(eqn, sources):
-            return True
-        body = call_body(eqn)
-        if body is not None and _scans_layers(body[0], [False] * len(body[1]) + sources):
-            return True
-        made.write(eqn.outvars, [all(sources)] * len(eqn.outvars))
-    return False
-
-
-def _warn_of_loop(eqn: Any) -> None:
-    place = user_line(eqn)
-    at = f" at {place}" if place else ""
-    warnings.warn(
-        f"jax.checkpoint{at} is around a scan over layers, which stays a loop: no stage ends "
-        "within it, and gradients of its weights are summed over devices in each iteration, which "
-        "may take several times as long; fix: jax.checkpoint of the function that is scanned",
-        stacklevel=4,
-    )
+    return scan_with_body(eqn.replace(params=params), body)
 
 
 def value_and_grad(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 
 import alpa_mlir
 import jax
@@ -13,10 +12,10 @@ import optax
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
-from alpa_mlir.trace.tracing import trace
 from alpa_runtime.arrays import StackedArray
 from alpa_runtime.checkpoint import restore_checkpoint, save_checkpoint
 from alpa_runtime.plan.interface import InputInfo
+from jax.ad_checkpoint import checkpoint_name
 from test_equality import CLUSTER, relative_difference, run
 
 TWO = PipeshardParallel(submeshes=[(1, 1), (1, 1)], num_micro_batches=2)
@@ -320,30 +319,99 @@ def test_unrolled_scans_compute_what_jit_does(method, unroll):
         assert relative_difference(found, expected, 1e-6) < 1e-5
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_checkpoints_around_scans_are_warned_of(inside):
-    def layer(x, weights):
-        return jnp.tanh(x @ weights), None
+def checkpointed(form, width=16, rows=16):
+    """Eight layers between two others, with noise, and checkpoints around each layer (`layers`),
+    around all of them, in blocks, or in blocks of checkpointed layers."""
+    save = jax.checkpoint_policies.save_only_these_names("hidden")
 
-    def scanned(params, x):
-        return jax.lax.scan(jax.checkpoint(layer) if inside else layer, x, params)[0]
+    def layer(x, weights):
+        w, key = weights
+        hidden = checkpoint_name(jnp.tanh(x @ w["a"]), "hidden")
+        noise = jax.random.bernoulli(key, 0.9, (width,))
+        return x + jnp.where(noise, hidden @ w["b"], 0.0), jnp.mean(hidden)
+
+    def scanned(x, stacks, inner=layer):
+        return jax.lax.scan(inner, x, stacks)
+
+    def blocks(x, stacks, inner=layer):
+        stacks = jax.tree.map(lambda w: w.reshape(2, 4, *w.shape[1:]), stacks)
+        around = jax.checkpoint(functools.partial(scanned, inner=inner))
+        x, means = jax.lax.scan(around, x, stacks)
+        return x, means.reshape(8)
+
+    @functools.partial(jax.checkpoint, policy=save, prevent_cse=False)
+    def all_of_it(x, stacks):
+        x, means = jax.jit(scanned)(jnp.sin(x), stacks)
+        return jnp.cos(x) * x, 3 * means[::-1]
+
+    def between(forward):
+        def whole(x, stacks):
+            x, means = forward(jnp.sin(x), stacks)
+            return jnp.cos(x) * x, 3 * means[::-1]
+
+        return whole
+
+    forward = {
+        "layers": between(functools.partial(scanned, inner=jax.checkpoint(layer))),
+        "around": all_of_it,
+        "blocks": between(blocks),
+        "blocks of layers": between(functools.partial(blocks, inner=jax.checkpoint(layer))),
+    }[form]
 
     def step(params, batch):
-        forward = scanned if inside else jax.checkpoint(scanned)
-        grads = jax.grad(lambda p: jnp.mean(forward(p, batch) ** 2))(params)
-        return params - grads, ()
+        def loss(params):
+            keys = jax.random.split(jax.random.key(3), 8)
+            x = batch @ params["in"]
+            x, means = forward(x, (params["stack"], keys))
+            return jnp.mean((x @ params["in"].T - batch) ** 2) + jnp.sum(means)
 
-    def once(params, batch):  # Its weights are no stack: a recurrence may be computed again.
-        def forward(params, x):
-            return jax.lax.scan(lambda x, _: (jnp.tanh(x @ params), None), x, length=3)[0]
+        value, grads = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
 
-        grads = jax.grad(lambda p: jnp.mean(jax.checkpoint(forward)(p, batch) ** 2))(params)
-        return params - grads, ()
+    def init():
+        keys = jax.random.split(jax.random.key(0), 4)
+        params = {
+            "stack": {
+                "a": 0.1 * jax.random.normal(keys[0], (8, width, 2 * width)),
+                "b": 0.1 * jax.random.normal(keys[1], (8, 2 * width, width)),
+            },
+            "in": 0.3 * jax.random.normal(keys[2], (width, width)),
+        }
+        return params, jax.random.normal(keys[3], (rows, width))
 
-    stack, batch = jnp.ones((3, 8, 8)), jnp.ones((4, 8))
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        trace(step, stack, batch)
-        trace(once, stack[0], batch)
-    found = [str(item.message) for item in seen if "around a scan over layers" in str(item.message)]
-    assert len(found) == (not inside)
+    return step, init
+
+
+CHECKPOINTED = ["around", "blocks", "blocks of layers"]
+
+
+@pytest.mark.parametrize("form", CHECKPOINTED)
+@pytest.mark.parametrize("method", [TWO, ShardParallel(), ShardParallel(method="zero-3")])
+def test_checkpoints_around_scans_compute_what_jit_does(method, form):
+    step, init = checkpointed(form)
+    params, batch = init()
+    compiled = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=method)
+    if method is TWO:
+        first, second = pieces_by_mesh(compiled.plan)
+        assert first
+        assert second
+        assert not first & second
+    found, expected = params, params
+    for _ in range(2):
+        found, value = compiled(found, batch)
+        expected, expected_value = jax.jit(step)(expected, batch)
+        assert relative_difference(value, expected_value) < 1e-5
+        assert relative_difference(found, expected, 1e-6) < 1e-5
+
+
+@pytest.mark.parametrize("form", CHECKPOINTED)
+def test_checkpoints_around_scans_take_no_longer_than_within(form):
+    def seconds(form, count):
+        step, init = checkpointed(form, width=1024, rows=8192)
+        parallel = alpa_mlir.parallelize(
+            step, cluster="dgx-a100", method=ShardParallel(num_micro_batches=count), cache=False
+        )
+        return parallel.plan(*jax.eval_shape(init)).predicted_seconds
+
+    for count in (1, 4):
+        assert seconds(form, count) < 1.05 * seconds("layers", count)
