@@ -63,7 +63,7 @@ def _scans_layers(jaxpr: Any, of_weights: Sequence[bool]) -> bool:
     return False
 
 
-def moved_into_scans(eqn: Any, of_weights: Sequence[bool], *operands: Any) -> list[Any]:
+def moved_into_scans(eqn: Any, of_weights: Sequence[bool], operands: Sequence[Any]) -> list[Any]:
     """Results of a checkpoint, with one around the function of each scan over layers, and one
     around what lies between such scans.
 

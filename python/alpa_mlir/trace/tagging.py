@@ -194,7 +194,7 @@ def _evaluate(
             flags = [False] * len(body[1]) + sources
             outputs = _evaluate(session, *body, operands, flags, eqn)
         elif (written := _written_otherwise(eqn, sources)) is not None:
-            whole = _jax.make_jaxpr(written)(*operands)
+            whole = _jax.make_jaxpr(written)(operands)
             flags = [False] * len(whole.consts) + sources
             outputs = _evaluate(session, whole.jaxpr, whole.consts, operands, flags, eqn)
         else:
@@ -207,7 +207,9 @@ def _evaluate(
     return values.read(jaxpr.outvars)
 
 
-def _written_otherwise(eqn: Any, sources: Sequence[bool]) -> Callable[..., Any] | None:
+def _written_otherwise(
+    eqn: Any, sources: Sequence[bool]
+) -> Callable[[Sequence[Any]], list[Any]] | None:
     """What computes the same as an equation, in equations that can be cut; None for most."""
     if shard_maps.is_shard_map(eqn) and shard_maps.is_differentiable(eqn):
         return functools.partial(shard_maps.inlined, eqn)
