@@ -20,6 +20,7 @@ import numpy as np
 from alpa_runtime import trees
 from alpa_runtime.arrays import (
     DistributedKeys,
+    PlacedBatch,
     StackedArray,
     WholeArray,
     common_stack,
@@ -27,7 +28,7 @@ from alpa_runtime.arrays import (
     of_pieces,
 )
 from alpa_runtime.errors import ArgumentMismatchError, PlanMismatchError, TraceError
-from alpa_runtime.jax_internals import ArrayImpl, with_auto_axes, with_weak_type
+from alpa_runtime.jax_internals import ArrayImpl, are_own, with_auto_axes, with_weak_type
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import (
     CallInfo,
@@ -654,7 +655,7 @@ class Boundary:
         if kept is not None and kept[0]() is x and not x.is_deleted():
             return kept[1]
         whole = replace(info, name=info.name.removesuffix("[0]"))
-        _check_is_there(x, whole.name)
+        check_is_there(x, whole.name)
         shape = group.shape(self._plan.inputs)
         rows = to_front(np.asarray(self._check(x, whole, shape)), group.axis)
         cuts = np.split(rows, np.cumsum(group.sizes)[:-1])
@@ -681,7 +682,7 @@ class Boundary:
             return kept[1]
         whole = np.empty(info.shape, jnp.dtype(info.dtype))
         for row, (x, name) in enumerate(zip(values, rows.names, strict=True)):
-            _check_is_there(x, name)
+            check_is_there(x, name)
             of_row = replace(info, name=name)
             whole[row] = np.asarray(self._check(x, of_row, rows.shape)).reshape(info.shape[1:])
         placed = place(index, whole)
@@ -699,10 +700,16 @@ class Boundary:
         ]
 
 
-def _check_is_there(x: Any, name: str) -> None:
-    if isinstance(x, jax.Array | WholeArray) and x.is_deleted():
+def check_is_there(x: Any, name: str) -> None:
+    """Raise an error if an array was deleted, by a step or by others."""
+    if not isinstance(x, jax.Array | WholeArray | PlacedBatch) or not x.is_deleted():
+        return
+    if isinstance(x, jax.Array) and not are_own([x]):
         raise ArgumentMismatchError(
-            "the array was donated to an earlier step",
-            where=name,
-            fix="use the state that the last step returned, or donate_state=False",
+            "the array was deleted, or donated to another function", where=name, fix="make it anew"
         )
+    raise ArgumentMismatchError(
+        "the array was donated to an earlier step",
+        where=name,
+        fix="use the state that the last step returned, or donate_state=False",
+    )

@@ -174,7 +174,10 @@ class Call:
     @property
     def key(self) -> tuple[Any, ...]:
         """Calls with equal keys run the same step."""
-        flat = [None if i in self.static else _forms(x) for i, x in enumerate(self.arrays)]
+        flat = [
+            None if i in self.static else _forms(x, name)
+            for i, (x, name) in enumerate(zip(self.arrays, self.names, strict=True))
+        ]
         return self.python_values, tuple(flat)
 
     def check_hashable(self) -> None:
@@ -199,9 +202,22 @@ class Call:
         return tuple(self.values[i] for i in self.slots)
 
 
-def _forms(argument: Any) -> tuple[Any, ...]:
+def _forms(argument: Any, name: str) -> tuple[Any, ...]:
     leaves, tree = trees.flatten(argument)
-    return tree, tuple(map(_form, leaves))
+    try:
+        return tree, tuple(map(_form, leaves))
+    except OverflowError:
+        for path, leaf in trees.flatten_with_path(argument)[0]:
+            try:
+                _form(leaf)
+            except OverflowError:
+                raise TraceError(
+                    f"the number {leaf} has more than the 32 bits that JAX gives it",
+                    where=name + trees.text(path),
+                    fix="make it an array of another type, enable jax_enable_x64, or pass it in "
+                    "an argument listed in static_argnums",
+                ) from None
+        raise
 
 
 def _form(x: Any) -> tuple[Any, ...]:

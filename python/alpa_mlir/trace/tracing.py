@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Literal, cast
 
 import jax
+import numpy as np
 from alpa_runtime import foreign_errors, jax_internals, trees
 from alpa_runtime.calling_convention import (
     Aval,
@@ -489,10 +490,20 @@ def _blame_leaf(argument: Any, name: str) -> None:
         try:
             _jax.eval_shape(_same, leaf)
         except TypeError as error:
+            what, fix = f"a value of type {type(leaf).__name__} is no array", ""
+            if isinstance(leaf, np.ndarray | np.generic):
+                what = f"JAX has no arrays of dtype {leaf.dtype.str!r}"
+                if not leaf.dtype.isnative:
+                    what, fix = (
+                        f"{what}, whose bytes are swapped",
+                        "x.astype(x.dtype.newbyteorder('='))",
+                    )
+                elif leaf.dtype == object:
+                    fix = "make it an array of numbers"
             raise TraceError(
-                f"a value of type {type(leaf).__name__} is no array",
+                what,
                 where=name + trees.text(path),
-                fix="pass it in an argument listed in static_argnums",
+                fix=fix or "pass it in an argument listed in static_argnums",
             ) from error
 
 

@@ -17,9 +17,9 @@ from alpa_runtime.backends import make_backend
 from alpa_runtime.backends.interface import Job, Progress
 from alpa_runtime.backends.xla import Device
 from alpa_runtime.cache import CacheLike
-from alpa_runtime.calling_convention import Boundary, check_argument, input_shape
+from alpa_runtime.calling_convention import Boundary, check_argument, check_is_there, input_shape
 from alpa_runtime.devices import make_meshes
-from alpa_runtime.errors import ArgumentMismatchError, DeletedArrayError
+from alpa_runtime.errors import DeletedArrayError
 from alpa_runtime.execution.executor import MAX_IN_FLIGHT, BoundStep, Event, bind_step
 from alpa_runtime.execution.host_shards import as_parts
 from alpa_runtime.execution.program_merge import (
@@ -318,14 +318,7 @@ class LoadedPlan:
                 continue
             if isinstance(x, PlacedBatch) and x.home is not self:
                 result[i] = x = np.asarray(x)
-            if (
-                isinstance(x, jax.Array | PlacedBatch) and x.is_deleted()
-            ):  # XLA would crash, not complain
-                raise ArgumentMismatchError(
-                    "the array was donated to an earlier step",
-                    where=info.name,
-                    fix="use the state that the last step returned, or donate_state=False",
-                )
+            check_is_there(x, info.name)  # XLA would crash, not complain.
             result[i] = check_argument(x, info, input_shape(self.plan, i))
             self._known_avals[i] = getattr(x, "aval", None)
         return result

@@ -545,6 +545,31 @@ def test_reading_donated_state_says_so(method):
         found(new, X, Y)
 
 
+def test_deleted_arrays_are_not_called_donated():
+    found = parallel(step)
+    given = jax.tree.map(jnp.array, W)
+    given["a"].delete()
+    with pytest.raises(errors.ArgumentMismatchError, match=r"w\['a'\]: the array was deleted"):
+        found(given, X, Y, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "message"),
+    [
+        (np.ones(3, ">f4"), r"w\['z'\]: JAX has no arrays of dtype '>f4', whose bytes are"),
+        (
+            np.array([None, 1]),
+            r"w\['z'\]: JAX has no arrays of dtype '\|O'; fix: make it an array of",
+        ),
+        (np.array(["a", "b"]), r"w\['z'\]: JAX has no arrays of dtype '<U1'"),
+        (2**40, r"w\['z'\]: the number 1099511627776 has more than the 32 bits"),
+    ],
+)
+def test_leaves_that_jax_does_not_take_are_named(leaf, message):
+    with pytest.raises(errors.TraceError, match=message):
+        parallel(step)({**W, "z": leaf}, X, Y, 0.1)
+
+
 def test_donation_is_of_all_state_or_none():
     def train(w, m, x, y, lr):
         w, loss = step(w, x, y, lr)
