@@ -492,13 +492,12 @@ def _blame_leaf(argument: Any, name: str) -> None:
         except TypeError as error:
             what, fix = f"a value of type {type(leaf).__name__} is no array", ""
             if isinstance(leaf, np.ndarray | np.generic):
-                what = f"JAX has no arrays of dtype {leaf.dtype.str!r}"
-                if not leaf.dtype.isnative:
-                    what, fix = (
-                        f"{what}, whose bytes are swapped",
-                        "x.astype(x.dtype.newbyteorder('='))",
-                    )
-                elif leaf.dtype == object:
+                dtype: Any = np.dtype(cast("Any", leaf).dtype)
+                what = f"JAX has no arrays of dtype {dtype.str!r}"
+                if not dtype.isnative:
+                    what += ", whose bytes are swapped"
+                    fix = "x.astype(x.dtype.newbyteorder('='))"
+                elif dtype.hasobject:
                     fix = "make it an array of numbers"
             raise TraceError(
                 what,
