@@ -83,8 +83,9 @@ class _Mover:
         values = Values.at_start(jaxpr, consts, args)
         made = Values.at_start(jaxpr, [False] * len(consts), of_weights)
         debug = jaxpr.debug_info.with_unknown_names()
-        last_use = {a: len(jaxpr.eqns) for a in jaxpr.outvars if not is_literal(a)}
-        for index, eqn in reversed(list(enumerate(jaxpr.eqns))):
+        eqns: list[Any] = list(jaxpr.eqns)
+        last_use: dict[Any, int] = {a: len(eqns) for a in jaxpr.outvars if not is_literal(a)}
+        for index, eqn in reversed(list(enumerate(eqns))):
             for atom in eqn.invars:
                 if not is_literal(atom):
                     last_use.setdefault(atom, index)
@@ -102,7 +103,7 @@ class _Mover:
                 values.write(outputs, found)
             between.clear()
 
-        for index, eqn in enumerate(jaxpr.eqns):
+        for index, eqn in enumerate(eqns):
             flags = weight_flags(eqn, made)
             body = call_body(eqn)
             if eqn.primitive.name == "scan" and is_over_layers(eqn, flags):
@@ -118,7 +119,7 @@ class _Mover:
             else:
                 between.append(eqn)
             made.write(eqn.outvars, [all(flags)] * len(eqn.outvars))
-        end(len(jaxpr.eqns))
+        end(len(eqns))
         return values.read(jaxpr.outvars)
 
     def _scan(self, eqn: Any) -> Any:
