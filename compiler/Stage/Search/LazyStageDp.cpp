@@ -516,7 +516,8 @@ llvm::Error LazyStageDp::tryAllDevices(FoundPlan &best, const StageSearchSpace &
   return llvm::Error::success();
 }
 
-llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
+llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space,
+                                           llvm::function_ref<bool(const FoundPlan &)> isOfUse) {
   FoundPlan best;
   candidates.clear();
   if (!isPrepared)
@@ -534,9 +535,12 @@ llvm::Expected<FoundPlan> LazyStageDp::run(const StageSearchSpace &space) {
   best = own;
   // By the DP's formula, which is about as far off for all schedules.
   for (const schedule::ScheduleInfo *schedule : space.schedules)
-    for (const StageRule &rule : space.rules)
+    for (const StageRule &rule : space.rules) {
       if (llvm::Error error = beat(best, schedule, rule, best.plan.seconds * (1 - gap)))
         return std::move(error);
+      if (best.schedule && isOfUse && !isOfUse(best))
+        return best;
+    }
   // It takes updates for a part of every micro-batch, so that it overlooks long ones
   // beside the slowest stage. Even stages have no such.
   if (!best.plan.stages.empty())

@@ -56,7 +56,9 @@ public:
   /// `problem` says all but rule, schedule and choices.
   LazyStageDp(StageCosts &costs, const PlanTimer &timer, StageDpProblem problem, double gap);
 
-  llvm::Expected<FoundPlan> run(const StageSearchSpace &space);
+  /// Ends with the first plan where `isOfUse` says that it is none.
+  llvm::Expected<FoundPlan> run(const StageSearchSpace &space,
+                                llvm::function_ref<bool(const FoundPlan &)> isOfUse = nullptr);
   /// Spends more time on the stages of a plan, up to that tolerance.
   llvm::Error polish(FoundPlan &found, double tolerance);
 

@@ -64,7 +64,8 @@ struct SearchSetup {
 /// A search among some variants of the step, and the plan that it found.
 class StageAttempt {
 public:
-  /// The variants and the setup outlive it.
+  /// The variants and the setup outlive it. `ignoresMemory` finds the best plan if that fits, and
+  /// one that does not otherwise.
   StageAttempt(const SearchSetup &setup, std::vector<const StepVariant *> variants,
                bool ignoresMemory = false);
 
@@ -80,11 +81,12 @@ public:
   }
 
 private:
-  StageCostOptions makeOptions(bool ignoresMemory) const;
-  StageDpProblem makeProblem(bool ignoresMemory) const;
+  StageCostOptions makeOptions() const;
+  StageDpProblem makeProblem() const;
 
   const SearchSetup &setup;
   std::vector<const StepVariant *> variants;
+  bool ignoresMemory;
 
 public:
   StageCosts costs;
@@ -104,14 +106,13 @@ static std::vector<LayerOps> opsOf(llvm::ArrayRef<const StepVariant *> variants)
 
 StageAttempt::StageAttempt(const SearchSetup &setup, std::vector<const StepVariant *> given,
                            bool ignoresMemory)
-    : setup(setup), variants(std::move(given)),
-      costs(setup.context, opsOf(variants), setup.space.meshes, setup.space.views,
-            makeOptions(ignoresMemory)),
+    : setup(setup), variants(std::move(given)), ignoresMemory(ignoresMemory),
+      costs(setup.context, opsOf(variants), setup.space.meshes, setup.space.views, makeOptions()),
       // What is sent between layers does not depend on what is computed again within them.
       timer(setup.cluster, setup.problem, variants.front()->layers.crossings, costs),
-      search(costs, timer, makeProblem(ignoresMemory), setup.gap) {}
+      search(costs, timer, makeProblem(), setup.gap) {}
 
-StageCostOptions StageAttempt::makeOptions(bool ignoresMemory) const {
+StageCostOptions StageAttempt::makeOptions() const {
   StageCostOptions options = setup.options;
   if (ignoresMemory)
     llvm::fill(options.memoryBytes, std::numeric_limits<int64_t>::max());
@@ -133,7 +134,7 @@ StageCostOptions StageAttempt::makeOptions(bool ignoresMemory) const {
   return options;
 }
 
-StageDpProblem StageAttempt::makeProblem(bool ignoresMemory) const {
+StageDpProblem StageAttempt::makeProblem() const {
   StageDpProblem problem = setup.problem;
   if (ignoresMemory)
     problem.memoryBytes.clear();
@@ -144,11 +145,15 @@ StageDpProblem StageAttempt::makeProblem(bool ignoresMemory) const {
 }
 
 llvm::Error StageAttempt::run(double mostSeconds, size_t mostWork) {
+  // As if memory were no matter is of use where it turns out to be none.
+  auto isOfUse = [&](const FoundPlan &plan) {
+    return !ignoresMemory || plan.timed.fits(setup.problem, plan.plan);
+  };
   llvm::Expected<FoundPlan> plan =
       setup.tried.stagesPerMesh
           ? VirtualStageSearch(costs, timer, setup.space, search.getProblem(), setup.gap)
                 .run(setup.tried, mostSeconds, mostWork)
-          : search.run(setup.tried);
+          : search.run(setup.tried, isOfUse);
   if (!plan)
     return plan.takeError();
   found = std::move(*plan);
@@ -834,6 +839,10 @@ llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
   double allDevicesSeconds = best->found.allDevicesSeconds;
   if (best->found.numDevices(setup.problem) == setup.problem.numDevices())
     allDevicesSeconds = best->found.timed.stepSeconds;
+  // So much slower are the plans of a placement of which others are not looked at, if it is the
+  // second one.
+  constexpr double kHopeless = 1.1;
+  constexpr unsigned kMostHopeless = 2;
   // Orders of the same stages are timed together, what keeps the most activations first.
   struct Way {
     std::vector<StringRef> names;
@@ -852,8 +861,9 @@ llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
     inRounds.push_back({{"interleaved-1f1b", "breadth-first"}, each});
   for (ArrayRef<Way> ways : {ArrayRef<Way>(inRounds), ArrayRef<Way>(inV)}) {
     size_t work = mostWork;
+    unsigned numHopeless = 0; // One after another.
     for (const Way &way : ways) {
-      if (way.stagesPerMesh > mostVirtualStages)
+      if (way.stagesPerMesh > mostVirtualStages || numHopeless >= kMostHopeless)
         continue;
       StageSearchSpace tried;
       for (StringRef name : way.names)
@@ -873,6 +883,9 @@ llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
       if (!other)
         return other.takeError();
       work -= std::min(work, (*other)->costs.work());
+      bool isHopeless =
+          (*other)->hasPlan() && (*other)->found.timed.stepSeconds > mostSeconds * kHopeless;
+      numHopeless = isHopeless ? numHopeless + 1 : 0;
       if (!(*other)->fits() || (*other)->found.timed.stepSeconds >= mostSeconds)
         continue;
       best = std::move(*other);
