@@ -19,6 +19,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 
 using namespace alpa;
@@ -97,60 +98,159 @@ private:
 
 } // namespace
 
-/// Bytes that each op of a body moves: XLA computes elementwise values where they are read, and
-/// writes a part of what a loop carries where that is.
-static std::vector<double> kernelBytes(llvm::ArrayRef<std::pair<Operation *, ShardingRule>> ops) {
-  constexpr size_t kMostReads = 16;
-  llvm::DenseMap<Operation *, const ShardingRule *> rules;
-  for (const auto &[op, rule] : ops)
-    rules[op] = &rule;
-  llvm::DenseMap<Value, llvm::SmallVector<Value>> reads; // Of what is not in memory.
-  auto isFused = [&](Operation *op, const ShardingRule &rule) {
-    bool sums = llvm::any_of(
-        rule.factors, [](const Factor &factor) { return factor.kind == FactorKind::Reduction; });
-    if (rule.heavy || rule.leads || sums || op->getNumRegions() != 0 || op->getNumResults() != 1 ||
-        op->use_empty() || (!op->hasOneUse() && isComputedOnce(op)))
-      return false;
-    return llvm::all_of(op->getUsers(), [&](Operation *user) {
-      auto it = rules.find(user);
-      return it != rules.end() && !it->second->heavy && (!it->second->leads || readsPart(user));
-    });
-  };
-  std::vector<double> bytes;
-  for (const auto &[op, rule] : ops) {
-    double &moved = bytes.emplace_back(0);
-    auto sourcesOf = [&](Value value) {
-      auto it = reads.find(value);
-      return it == reads.end() ? llvm::SmallVector<Value>{value} : it->second;
-    };
-    llvm::SetVector<Value> sources;
-    for (Value operand : op->getOperands())
-      for (Value source : sourcesOf(operand))
-        sources.insert(source);
-    bool isName = llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(op);
-    if (isName)
-      for (auto [operand, result] : llvm::zip_equal(op->getOperands(), op->getResults()))
-        reads[result] = sourcesOf(operand);
-    if (isName)
-      continue;
-    if (sources.size() <= kMostReads && isFused(op, rule)) {
-      reads[op->getResult(0)] = sources.takeVector();
-      continue;
-    }
-    double most = std::numeric_limits<double>::infinity();
-    if (readsPart(op))
-      most = getTensorBytes(op->getResult(0).getType());
-    auto write = llvm::dyn_cast<stablehlo::DynamicUpdateSliceOp>(op);
-    if (write)
-      moved = most = getTensorBytes(write.getUpdate().getType());
-    else
-      for (Value result : op->getResults())
-        moved += isWorkspace(result) ? 0 : getTensorBytes(result.getType());
-    for (Value source : sources)
-      if (!write || source != write.getOperand())
-        moved += std::min(most, getTensorBytes(source.getType()));
+namespace {
+
+/// Bytes that each op of a body moves. What is said of kernels is what ProblemBuilder has of ops
+/// outside of loops: XLA computes elementwise values where they are read, goes on with rows that it
+/// has reduced, and writes a part of what a loop carries where that is.
+class BodyKernels {
+public:
+  BodyKernels(Operation *owner, llvm::ArrayRef<std::pair<Operation *, ShardingRule>> ops)
+      : owner(owner), ops(ops) {
+    for (const auto &[op, rule] : ops)
+      rules[op] = &rule;
   }
-  return bytes;
+  std::vector<double> bytes();
+
+private:
+  using Values = llvm::SmallSetVector<Value, 8>;
+
+  static bool isElementwise(Operation *op, const ShardingRule &rule) {
+    return !rule.heavy && !rule.leads && op->getNumRegions() == 0 && op->getNumResults() == 1 &&
+           llvm::none_of(rule.factors,
+                         [](const Factor &factor) { return factor.kind == FactorKind::Reduction; });
+  }
+  bool isElementwise(Operation *op) const {
+    auto rule = rules.find(op);
+    return rule != rules.end() && isElementwise(op, *rule->second);
+  }
+  bool isComputedInUsers(Operation *op, const ShardingRule &rule) const;
+  double bytesOf(Operation *op, const ShardingRule &rule);
+  Values readsOf(Operation *op) const;
+  /// Of a kernel that has reduced them, or will.
+  Values rowsOf(Operation *op) const;
+
+  bool isOneNumber(Value value) const;
+
+  Operation *owner;
+  llvm::ArrayRef<std::pair<Operation *, ShardingRule>> ops;
+  llvm::DenseMap<Operation *, const ShardingRule *> rules;
+  llvm::DenseMap<Value, llvm::SmallVector<Value>> reads; // Of what is not in memory.
+  llvm::DenseMap<Value, llvm::SmallVector<Value>> rows;
+  std::set<std::vector<const void *>> reductions; // What was reduced, and along what.
+};
+
+} // namespace
+
+bool BodyKernels::isComputedInUsers(Operation *op, const ShardingRule &rule) const {
+  if (!isElementwise(op, rule) || op->use_empty() || (!op->hasOneUse() && isComputedOnce(op)))
+    return false;
+  return llvm::all_of(op->getUsers(), [&](Operation *user) {
+    auto it = rules.find(user);
+    return it != rules.end() && !it->second->heavy && (!it->second->leads || readsPart(user));
+  });
+}
+
+BodyKernels::Values BodyKernels::readsOf(Operation *op) const {
+  Values found;
+  for (Value operand : op->getOperands())
+    if (auto known = reads.find(operand); known != reads.end())
+      found.insert(known->second.begin(), known->second.end());
+    else
+      found.insert(operand);
+  return found;
+}
+
+BodyKernels::Values BodyKernels::rowsOf(Operation *op) const {
+  Values found;
+  for (Value operand : op->getOperands())
+    if (auto known = rows.find(operand); known != rows.end())
+      found.insert(known->second.begin(), known->second.end());
+  return found;
+}
+
+/// Whether a value is a constant with equal elements. JAX makes such ones in front of a loop; XLA
+/// makes them within.
+bool BodyKernels::isOneNumber(Value value) const {
+  if (auto argument = llvm::dyn_cast<BlockArgument>(value)) {
+    auto loop = llvm::dyn_cast<stablehlo::WhileOp>(argument.getOwner()->getParentOp());
+    if (!loop || loop != owner ||
+        argument.getOwner()->getTerminator()->getOperand(argument.getArgNumber()) != argument)
+      return false;
+    value = loop->getOperand(argument.getArgNumber());
+  }
+  while (auto repeated = value.getDefiningOp<stablehlo::BroadcastInDimOp>())
+    value = repeated.getOperand();
+  auto constant = value.getDefiningOp<stablehlo::ConstantOp>();
+  return constant && llvm::cast<DenseElementsAttr>(constant.getValue()).isSplat();
+}
+
+double BodyKernels::bytesOf(Operation *op, const ShardingRule &rule) {
+  constexpr size_t kMostReads = 16;
+  auto listOf = [](const Values &values) { return llvm::SmallVector<Value>(values.getArrayRef()); };
+  if (llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(op) || keepsPrecision(op)) {
+    for (auto [operand, result] : llvm::zip_equal(op->getOperands(), op->getResults())) {
+      auto known = reads.find(operand);
+      reads[result] = known == reads.end() ? llvm::SmallVector<Value>{operand}
+                                           : llvm::SmallVector<Value>(known->second);
+      if (auto row = rows.find(operand); row != rows.end())
+        rows[result] = llvm::SmallVector<Value>(row->second);
+    }
+    return 0;
+  }
+  Values sources = readsOf(op), held = rowsOf(op);
+  bool isReduction = reducesRows(op);
+  if (sources.size() <= kMostReads && isComputedInUsers(op, rule)) {
+    reads[op->getResult(0)] = listOf(sources);
+    rows[op->getResult(0)] = listOf(held);
+    return 0;
+  }
+  if (isReduction) {
+    Values all = held;
+    all.insert(sources.begin(), sources.end());
+    rows[op->getResult(0)] = listOf(all);
+  }
+  double most = std::numeric_limits<double>::infinity(), moved = 0;
+  if (readsPart(op))
+    most = getTensorBytes(op->getResult(0).getType());
+  auto write = llvm::dyn_cast<stablehlo::DynamicUpdateSliceOp>(op);
+  if (write)
+    moved = most = getTensorBytes(write.getUpdate().getType());
+  else
+    for (Value result : op->getResults())
+      moved += isWorkspace(result) ? 0 : getTensorBytes(result.getType());
+  // The kernel of another reduction of the same makes both results.
+  if (auto reduce = llvm::dyn_cast<stablehlo::ReduceOp>(op)) {
+    std::vector<const void *> key;
+    for (Value source : sources)
+      key.push_back(source.getAsOpaquePointer());
+    llvm::sort(key);
+    key.push_back(reduce.getDimensionsAttr().getAsOpaquePointer());
+    if (!reductions.insert(std::move(key)).second)
+      return moved;
+  }
+  bool isFree = isElementwise(op, rule);
+  auto isAtHand = [&](Value source) {
+    if (isFree || isReduction)
+      if (held.contains(source))
+        return true;
+    // Kernels of elementwise ops write what others need beside what comes next.
+    Operation *made = source.getDefiningOp();
+    return isFree && made && isElementwise(made) &&
+           llvm::cast<RankedTensorType>(source.getType()).getNumElements() ==
+               llvm::cast<RankedTensorType>(op->getResult(0).getType()).getNumElements();
+  };
+  for (Value source : sources)
+    if (!(write && source == write.getOperand()) && !isAtHand(source) && !isOneNumber(source))
+      moved += std::min(most, getTensorBytes(source.getType()));
+  return moved;
+}
+
+std::vector<double> BodyKernels::bytes() {
+  std::vector<double> moved;
+  for (const auto &[op, rule] : ops)
+    moved.push_back(bytesOf(op, rule));
+  return moved;
 }
 
 void BodyAnalysis::connect(Value value, const TensorFactors &tensor,
@@ -255,7 +355,7 @@ bool BodyAnalysis::run() {
         return false;
       ops.emplace_back(&op, std::move(*rule));
     }
-    std::vector<double> bytes = kernelBytes(ops);
+    std::vector<double> bytes = BodyKernels(owner, ops).bytes();
     for (auto [op, moved] : llvm::zip_equal(ops, bytes))
       if (!visit(*op.first, op.second, moved, times))
         return false;

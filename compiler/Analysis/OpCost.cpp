@@ -453,6 +453,16 @@ bool analysis::readsPart(Operation *op) {
   return llvm::isa<stablehlo::SliceOp, stablehlo::DynamicSliceOp, stablehlo::GatherOp>(op);
 }
 
+bool analysis::reducesRows(Operation *op) {
+  constexpr int64_t kLongestRow = 16384;
+  auto reduce = llvm::dyn_cast<stablehlo::ReduceOp>(op);
+  if (!reduce || reduce->getNumResults() != 1 || reduce.getDimensions().size() != 1)
+    return false;
+  llvm::ArrayRef<int64_t> shape = shapeOf(reduce->getOperand(0));
+  return reduce.getDimensions()[0] + 1 == static_cast<int64_t>(shape.size()) &&
+         shape.back() <= kLongestRow;
+}
+
 bool analysis::isWorkspace(Value value) {
   auto type = llvm::dyn_cast<RankedTensorType>(value.getType());
   return type && type.getRank() == 1 && type.getElementType().isUnsignedInteger(8) &&

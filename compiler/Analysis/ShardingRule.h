@@ -120,6 +120,9 @@ bool isComputedOnce(mlir::Operation *op);
 bool keepsPrecision(mlir::Operation *op);
 /// Whether an op reads no more elements of its operand than its result has.
 bool readsPart(mlir::Operation *op);
+/// Whether an op reduces rows that a multiprocessor can hold: its kernel goes on with the row, so
+/// that a softmax or a norm reads its input once.
+bool reducesRows(mlir::Operation *op);
 /// Whether a value is the memory that a call works in: bytes that nobody reads. It takes room,
 /// but how much of it is written is not known.
 bool isWorkspace(mlir::Value value);

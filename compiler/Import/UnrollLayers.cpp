@@ -665,22 +665,32 @@ static SmallVector<LayerLoop> findLayerLoops(func::FuncOp main, int64_t maxOps) 
   if (forward.empty())
     return found;
   BatchAnalysis batch(main);
+  SmallVector<LoopShape> overLayers;
+  // JAX takes loops that depend on nothing out of the body, with the equation's number.
   llvm::DenseMap<Attribute, unsigned> loopsOfEqn;
-  for (hlo::WhileOp loop : forward)
-    ++loopsOfEqn[loop->getAttr(attr::eqn)];
   for (hlo::WhileOp loop : forward) {
-    if (loopsOfEqn.lookup(loop->getAttr(attr::eqn)) > 1)
-      continue; // Which op belongs to which of them is not known.
     std::optional<LoopShape> shape = readLoopWithin(loop, maxOps);
     if (!shape || shape->trips < 1 || !BodyFlow(*shape, batch).multipliesLayers())
       continue;
-    LayerLoop layers{*shape, std::nullopt};
-    SmallVector<hlo::WhileOp> gradients;
-    for (hlo::WhileOp other : backward)
-      if (other->getAttr(attr::eqn) == loop->getAttr(attr::eqn) ||
-          llvm::any_of(getUsedValues(other),
-                       [&](Value value) { return value.getDefiningOp() == loop; }))
+    ++loopsOfEqn[loop->getAttr(attr::eqn)];
+    overLayers.push_back(std::move(*shape));
+  }
+  for (const LoopShape &shape : overLayers) {
+    hlo::WhileOp loop = shape.loop;
+    if (loopsOfEqn.lookup(loop->getAttr(attr::eqn)) > 1)
+      continue; // Which op belongs to which of them is not known.
+    LayerLoop layers{shape, std::nullopt};
+    SmallVector<hlo::WhileOp> gradients, readers;
+    for (hlo::WhileOp other : backward) {
+      bool reads = llvm::any_of(getUsedValues(other),
+                                [&](Value value) { return value.getDefiningOp() == loop; });
+      if (reads)
+        readers.push_back(other);
+      if (reads || other->getAttr(attr::eqn) == loop->getAttr(attr::eqn))
         gradients.push_back(other);
+    }
+    if (gradients.size() > 1)
+      gradients = readers;
     if (gradients.size() > 1)
       continue;
     if (!gradients.empty()) {

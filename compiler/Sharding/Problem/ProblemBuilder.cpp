@@ -122,18 +122,6 @@ bool ProblemBuilder::isComputedInUsers(const OpInfo &info) const {
   });
 }
 
-/// A reduction of rows that a multiprocessor can hold: its kernel goes on with the row, so
-/// that a softmax or a norm reads its input once.
-static bool reducesRows(Operation *op) {
-  constexpr int64_t kLongestRow = 16384;
-  auto reduce = llvm::dyn_cast<stablehlo::ReduceOp>(op);
-  if (!reduce || reduce->getNumResults() != 1 || reduce.getDimensions().size() != 1)
-    return false;
-  llvm::ArrayRef<int64_t> shape = shapeOf(reduce->getOperand(0));
-  return reduce.getDimensions()[0] + 1 == static_cast<int64_t>(shape.size()) &&
-         shape.back() <= kLongestRow;
-}
-
 static int64_t numElements(Value value) {
   auto type = llvm::dyn_cast<RankedTensorType>(value.getType());
   return type ? type.getNumElements() : 1;
@@ -167,11 +155,11 @@ void ProblemBuilder::findReads(const OpInfo &info) {
       reducedBeside.insert(info.op);
   }
   llvm::SmallSetVector<unsigned, 8> rows;
-  bool endsRows = !isFused && !reducesRows(info.op);
+  bool endsRows = !isFused && !analysis::reducesRows(info.op);
   for (unsigned operand : info.operands) {
     if (!endsRows)
       rows.insert(values[operand].rows.begin(), values[operand].rows.end());
-    if (reducesRows(info.op))
+    if (analysis::reducesRows(info.op))
       rows.insert(values[operand].reads.begin(), values[operand].reads.end());
   }
   for (unsigned index : info.results) {
@@ -1067,7 +1055,7 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
     auto it = opIndex.find(values[other].value.getDefiningOp());
     return it != opIndex.end() && ops[it->second].fusible && ops[it->second].phase == info.phase;
   };
-  bool mayGoOn = info.fusible || reducesRows(info.op);
+  bool mayGoOn = info.fusible || analysis::reducesRows(info.op);
   bool goesOn = false; // In the kernel that has them.
   for (auto [index, tensor] : llvm::zip_equal(info.operands, info.rule.operands)) {
     if (isFused || isAlias(info))

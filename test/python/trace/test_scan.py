@@ -415,3 +415,76 @@ def test_checkpoints_around_scans_take_no_longer_than_within(form):
 
     for count in (1, 4):
         assert seconds(form, count) < 1.05 * seconds("layers", count)
+
+
+def in_blocks(form, heads=2, rows=16, length=8, width=16):
+    """Four layers in a scan whose attention takes queries in two blocks, by `jax.lax.map` or in
+    Python."""
+
+    def attention(x, w):
+        q, k, v = jnp.split(x @ w["qkv"], 3, -1)
+        q, k, v = (a.reshape(*a.shape[:-1], heads, -1) for a in (q, k, v))
+        size = length // 2
+
+        def block(q, start):
+            scores = jnp.einsum("bqhd,bkhd->bhqk", q, k)
+            mask = (start + jnp.arange(size))[:, None] >= jnp.arange(length)
+            weights = jax.nn.softmax(jnp.where(mask, scores, -1e9).astype(jnp.float32))
+            return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(x.dtype), v)
+
+        block = jax.checkpoint(block)
+        parts = jnp.moveaxis(q.reshape(q.shape[0], 2, size, heads, -1), 1, 0)
+        starts = size * jnp.arange(2)
+        if form == "map":
+            found = jax.lax.map(lambda args: block(*args), (parts, starts))
+        else:
+            found = jnp.stack([block(parts[i], i * size) for i in range(2)])
+        return jnp.moveaxis(found, 0, 1).reshape(x.shape) @ w["out"]
+
+    def layer(x, w):
+        return x + attention(x, w), None
+
+    def step(params, batch):
+        def loss(params):
+            x = jax.lax.scan(layer, batch, params)[0]
+            return jnp.mean((x - batch[:, ::-1]) ** 2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
+
+    def init():
+        keys = jax.random.split(jax.random.key(0), 3)
+        params = {
+            "qkv": 0.2 * jax.random.normal(keys[0], (4, width, 3 * width)),
+            "out": 0.2 * jax.random.normal(keys[1], (4, width, width)),
+        }
+        return params, jax.random.normal(keys[2], (rows, length, width))
+
+    return step, init
+
+
+@pytest.mark.parametrize("method", [TWO, ShardParallel()])
+def test_loops_within_layers_compute_what_jit_does(method):
+    step, init = in_blocks("map")
+    params, batch = init()
+    compiled = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=method)
+    if method is TWO:
+        first, second = pieces_by_mesh(compiled.plan)
+        assert first
+        assert second
+        assert not first & second
+    found, value = compiled(params, batch)
+    expected, expected_value = jax.jit(step)(params, batch)
+    assert relative_difference(value, expected_value) < 1e-5
+    assert relative_difference(found, expected, 1e-6) < 1e-5
+
+
+def test_loops_within_layers_are_predicted_like_written_out_ones():
+    def seconds(form):
+        step, init = in_blocks(form, heads=16, rows=64, length=1024, width=2048)
+        parallel = alpa_mlir.parallelize(
+            step, cluster="dgx-a100", method=ShardParallel(), cache=False
+        )
+        return parallel.plan(*jax.eval_shape(init)).predicted_seconds
+
+    assert seconds("map") == pytest.approx(seconds("python"), rel=0.15)
