@@ -226,6 +226,7 @@ private:
   Value scaleBy(Value value, const Scale &scale, DictionaryAttr attributes);
   LogicalResult finish();
   bool hasBarrier();
+  void findWork(Block &before);
   void relabel();
 
   LogicalResult refuse(Operation *op, const Twine &text, const Twine &fix = "") {
@@ -2650,6 +2651,39 @@ bool BatchSplitter::hasBarrier() {
   });
 }
 
+/// The first product of the forward phase that depends on any of the values.
+static Operation *findProduct(Block &block, DenseSet<Value> values) {
+  for (Operation &op : block.without_terminator()) {
+    if (op.hasAttr(kLate) ||
+        !llvm::any_of(getUsedValues(&op), [&](Value value) { return values.contains(value); }))
+      continue;
+    std::optional<ShardingRule> rule = analysis::getShardingRule(&op);
+    if (rule && rule->heavy && isOfPhase(&op, "forward"))
+      return &op;
+    values.insert(op.result_begin(), op.result_end());
+  }
+  return nullptr;
+}
+
+/// Refuses where all products of weights would run once, on the whole batch.
+void BatchSplitter::findWork(Block &before) {
+  DenseSet<Value> state, parts{number};
+  for (BlockArgument arg : before.getArguments())
+    if (isStateArgument(arg))
+      state.insert(arg);
+    else
+      parts.insert(forms[arg].value);
+  Operation *product = findProduct(before, std::move(state));
+  if (product && !findProduct(*out, std::move(parts)))
+    refusal = {product,
+               ("`" + product->getName().getStringRef() +
+                "` would run once, on the whole batch, like all products of weights in the step, "
+                "and no micro-batch would do anything")
+                   .str(),
+               "use another number of micro-batches; where the step cuts its batch into parts, one "
+               "that divides their number"};
+}
+
 LogicalResult BatchSplitter::run() {
   Block &before = main.front();
   out = new Block();
@@ -2672,6 +2706,8 @@ LogicalResult BatchSplitter::run() {
     if (refusal.op)
       break;
   }
+  if (!refusal.op)
+    findWork(before);
   bool isGood = !refusal.op && succeeded(finish()) && (!mayMeet || hasBarrier());
   if (isGood) {
     found.joined = known.joined; // More was not needed in the end.

@@ -445,3 +445,32 @@ def test_lower_precision_is_proposed():
         warnings.simplefilter("error")
         _, found = proposals(method, cluster(memory=int(2.2 * state), devices=1), args)
     assert "fits in bfloat16" in found
+
+
+def in_parts(count):
+    """A step that takes its batch in parts, whose losses are those of equal weights."""
+
+    def step(params, batch):
+        parts = batch.reshape(count, -1, 16)
+
+        def loss(p):
+            return jax.vmap(lambda x: jnp.mean(jnp.tanh(x @ p) ** 2))(parts).mean()
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return params - 0.1 * grads, value
+
+    return step
+
+
+def test_micro_batches_that_would_do_nothing_are_refused():
+    example = np.ones((16, 16), np.float32), np.ones((64, 16), np.float32)
+    cluster = alpa_mlir.Cluster.nominal("two", "cpu", (2,), 1 << 30)
+
+    def plan(method):
+        step = alpa_mlir.parallelize(in_parts(4), cluster=cluster, method=method, cache=False)
+        return step.plan(*example).plan
+
+    assert plan(ShardParallel(num_micro_batches=4)).stages[0].predicted["forward_seconds"] > 0
+    with pytest.raises(MicroBatchError, match="on the whole batch, like all products of weights"):
+        plan(ShardParallel(num_micro_batches=8))
+    assert plan(AutoParallel()).num_micro_batches <= 4
