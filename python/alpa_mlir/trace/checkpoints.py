@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from alpa_runtime import jax_internals
 
 from alpa_mlir.trace.jaxprs import (
     Values,
@@ -22,42 +23,54 @@ from alpa_mlir.trace.jaxprs import (
     is_literal,
     scan_with_body,
 )
-from alpa_mlir.trace.origins import DATA, Origin, is_over_layers, joined, origins
 
 _jax: Any = jax
 _CHECKPOINTS = ("remat2", "checkpoint")
 
 
-def is_around_layers(eqn: Any, sources: Sequence[Origin]) -> bool:
+def weight_flags(eqn: Any, made: Values) -> list[bool]:
+    """Which of an equation's operands are made of weights alone."""
+    found = zip(eqn.invars, made.read(eqn.invars), strict=True)
+    return [is_literal(v) or is_made for v, is_made in found]
+
+
+def is_over_layers(scan: Any, of_weights: Sequence[bool]) -> bool:
+    """Whether a scan takes other matrices that are made of weights alone in each iteration."""
+    rows = sum(jax_internals.scan_operands(scan))
+    taken = zip(scan.invars[rows:], of_weights[rows:], strict=True)
+    return any(is_made and len(operand.aval.shape) > 2 for operand, is_made in taken)
+
+
+def is_around_layers(eqn: Any, of_weights: Sequence[bool]) -> bool:
     """Whether an equation is a checkpoint around a scan over layers."""
     if eqn.primitive.name not in _CHECKPOINTS:
         return False
     jaxpr = eqn.params["jaxpr"]
-    return not jaxpr.effects and _scans_layers(jaxpr, sources)
+    return not jaxpr.effects and _scans_layers(jaxpr, of_weights)
 
 
-def _scans_layers(jaxpr: Any, sources: Sequence[Origin]) -> bool:
+def _scans_layers(jaxpr: Any, of_weights: Sequence[bool]) -> bool:
     """Whether a scan over layers is among the equations of a function of such arguments."""
-    made = Values.at_start(jaxpr, [DATA] * len(jaxpr.constvars), sources)
+    made = Values.at_start(jaxpr, [False] * len(jaxpr.constvars), of_weights)
     for eqn in jaxpr.eqns:
-        own = origins(eqn, made)
-        if eqn.primitive.name == "scan" and is_over_layers(eqn, own):
+        flags = weight_flags(eqn, made)
+        if eqn.primitive.name == "scan" and is_over_layers(eqn, flags):
             return True
         body = call_body(eqn)
-        if body is not None and _scans_layers(body[0], [DATA] * len(body[1]) + own):
+        if body is not None and _scans_layers(body[0], [False] * len(body[1]) + flags):
             return True
-        made.write(eqn.outvars, [joined(own)] * len(eqn.outvars))
+        made.write(eqn.outvars, [all(flags)] * len(eqn.outvars))
     return False
 
 
-def moved_into_scans(eqn: Any, sources: Sequence[Origin], operands: Sequence[Any]) -> list[Any]:
+def moved_into_scans(eqn: Any, of_weights: Sequence[bool], operands: Sequence[Any]) -> list[Any]:
     """Results of a checkpoint, with one around the function of each scan over layers, and one
     around what lies between such scans.
 
     Args:
-        sources: what the operands are made of.
+        of_weights: which of the operands are made of weights alone.
     """
-    return _Mover(eqn.params).run(eqn.params["jaxpr"], (), operands, sources)
+    return _Mover(eqn.params).run(eqn.params["jaxpr"], (), operands, of_weights)
 
 
 class _Mover:
@@ -65,10 +78,10 @@ class _Mover:
         self._options = {name: params[name] for name in ("prevent_cse", "policy")}
 
     def run(
-        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], sources: Sequence[Origin]
+        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], of_weights: Sequence[bool]
     ) -> list[Any]:
         values = Values.at_start(jaxpr, consts, args)
-        made = Values.at_start(jaxpr, [DATA] * len(consts), sources)
+        made = Values.at_start(jaxpr, [False] * len(consts), of_weights)
         debug = jaxpr.debug_info.with_unknown_names()
         eqns: list[Any] = list(jaxpr.eqns)
         last_use: dict[Any, int] = {a: len(eqns) for a in jaxpr.outvars if not is_literal(a)}
@@ -91,21 +104,21 @@ class _Mover:
             between.clear()
 
         for index, eqn in enumerate(eqns):
-            own = origins(eqn, made)
+            flags = weight_flags(eqn, made)
             body = call_body(eqn)
-            if eqn.primitive.name == "scan" and is_over_layers(eqn, own):
+            if eqn.primitive.name == "scan" and is_over_layers(eqn, flags):
                 end(index)
                 outputs = bind(self._scan(eqn), values.read(eqn.invars), debug)
                 values.write(eqn.outvars, outputs)
-            elif body and _scans_layers(body[0], [DATA] * len(body[1]) + own):
+            elif body and _scans_layers(body[0], [False] * len(body[1]) + flags):
                 end(index)
-                outputs = self.run(*body, values.read(eqn.invars), own)
+                outputs = self.run(*body, values.read(eqn.invars), flags)
                 values.write(eqn.outvars, outputs)
-            elif joined(own).is_weights:
+            elif all(flags):
                 values.write(eqn.outvars, bind(eqn, values.read(eqn.invars), debug))
             else:
                 between.append(eqn)
-            made.write(eqn.outvars, [joined(own)] * len(eqn.outvars))
+            made.write(eqn.outvars, [all(flags)] * len(eqn.outvars))
         end(len(eqns))
         return values.read(jaxpr.outvars)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-from alpa_runtime import jax_internals
 from jax.extend import core, source_info_util
 
 _jax: Any = jax
@@ -89,17 +88,6 @@ def scan_with_body(eqn: Any, body: Callable[..., list[Any]]) -> Any:
         for a in eqn.params["jaxpr"].in_avals
     ]
     return eqn.replace(params={**eqn.params, "jaxpr": _jax.make_jaxpr(body)(*avals)})
-
-
-def bodies(eqn: Any) -> list[Any]:
-    """Jaxprs inside an equation."""
-
-    def is_jaxpr(value: Any) -> bool:
-        return isinstance(value, (_core.Jaxpr, _core.ClosedJaxpr))
-
-    params: list[Any] = list(jax_internals.params_of(eqn).values())
-    found = [x for x in _jax.tree.leaves(params, is_leaf=is_jaxpr) if is_jaxpr(x)]
-    return [x.jaxpr if isinstance(x, _core.ClosedJaxpr) else x for x in found]
 
 
 def draws_by_shape(eqn: Any) -> bool:

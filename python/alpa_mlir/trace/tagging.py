@@ -30,10 +30,10 @@ from alpa_runtime import jax_internals, trees
 from alpa_runtime.errors import FUNCTION, check_type
 from jax.extend import core, source_info_util
 
-from alpa_mlir.trace import batch_parts, checkpoints, shard_maps
+from alpa_mlir.trace import checkpoints, shard_maps
+from alpa_mlir.trace.checkpoints import is_over_layers, weight_flags
 from alpa_mlir.trace.jaxprs import Values, bind, call_body, placed, scan_with_body
 from alpa_mlir.trace.layer_markers import filled
-from alpa_mlir.trace.origins import DATA, MIXED, WEIGHTS, Origin, is_over_layers, joined, origins
 
 # JAX leaves many of its types unknown to checkers; the alias says so in one place.
 _jax: Any = jax
@@ -159,8 +159,8 @@ def _call_tagged(session: TagSession, fun: Callable[..., Any], args: Any, kwargs
     inputs = [leaves[i] for i in arrays]
     closed = filled(_jax.make_jaxpr(flat)(*inputs), call_body)
     # What a gradient is taken of are the arguments; batches are among the constants.
-    sources = [DATA] * len(closed.consts) + [WEIGHTS] * len(inputs)
-    outputs = _evaluate(session, closed.jaxpr, closed.consts, inputs, sources, None)
+    of_weights = [False] * len(closed.consts) + [True] * len(inputs)
+    outputs = _evaluate(session, closed.jaxpr, closed.consts, inputs, of_weights, None)
     session.functions += 1
     result = list(found["leaves"])
     for i, value in zip(found["arrays"], outputs, strict=True):
@@ -173,72 +173,68 @@ def _evaluate(
     jaxpr: Any,
     consts: Sequence[Any],
     args: Sequence[Any],
-    sources: Sequence[Origin],
+    of_weights: Sequence[bool],
     call: Any | None,
 ) -> list[Any]:
     """Evaluate `jaxpr`, each equation under a tag.
 
     Args:
-        sources: what the constants and arguments are made of.
+        of_weights: which of the constants and arguments are made of weights alone.
         call: the equation whose body it is.
     """
     values = Values.at_start(jaxpr, consts, args)
-    made = Values.at_start(jaxpr, sources[: len(consts)], sources[len(consts) :])
+    made = Values.at_start(jaxpr, of_weights[: len(consts)], of_weights[len(consts) :])
     debug = jaxpr.debug_info.with_unknown_names()
     for eqn in jaxpr.eqns:
         eqn = placed(eqn, call)
         operands = values.read(eqn.invars)
-        own = origins(eqn, made)
+        sources = weight_flags(eqn, made)
         body = call_body(eqn)
         if body is not None:
-            within = [DATA] * len(body[1]) + own
-            outputs = _evaluate(session, *body, operands, within, eqn)
-        elif (whole := _written_otherwise(eqn, own, operands)) is not None:
-            within = [DATA] * len(whole.consts) + own
-            outputs = _evaluate(session, whole.jaxpr, whole.consts, operands, within, eqn)
+            flags = [False] * len(body[1]) + sources
+            outputs = _evaluate(session, *body, operands, flags, eqn)
+        elif (written := _written_otherwise(eqn, sources)) is not None:
+            whole = _jax.make_jaxpr(written)(operands)
+            flags = [False] * len(whole.consts) + sources
+            outputs = _evaluate(session, whole.jaxpr, whole.consts, operands, flags, eqn)
         else:
             if eqn.primitive.name == "scan":
-                eqn = with_tagged_body(eqn, session.level + 1, own)
+                eqn = with_tagged_body(eqn, session.level + 1, sources)
             with _jax.named_scope(session.next_tag()):
                 outputs = bind(eqn, operands, debug)
         values.write(eqn.outvars, outputs)
-        made.write(eqn.outvars, [joined(own)] * len(eqn.outvars))
+        made.write(eqn.outvars, [all(sources)] * len(eqn.outvars))
     return values.read(jaxpr.outvars)
 
 
-def _written_otherwise(eqn: Any, sources: Sequence[Origin], operands: Sequence[Any]) -> Any | None:
-    """A jaxpr that computes the same as an equation, in equations that can be cut; None for most.
-
-    Args:
-        sources: what the operands are made of.
-    """
+def _written_otherwise(
+    eqn: Any, sources: Sequence[bool]
+) -> Callable[[Sequence[Any]], list[Any]] | None:
+    """What computes the same as an equation, in equations that can be cut; None for most."""
     if shard_maps.is_shard_map(eqn) and shard_maps.is_differentiable(eqn):
-        return _jax.make_jaxpr(functools.partial(shard_maps.inlined, eqn))(operands)
+        return functools.partial(shard_maps.inlined, eqn)
     if checkpoints.is_around_layers(eqn, sources):
-        moved = functools.partial(checkpoints.moved_into_scans, eqn, sources)
-        return _jax.make_jaxpr(moved)(operands)
-    if batch_parts.is_over_parts(eqn, sources):
-        return batch_parts.of_all_parts(eqn, operands)
+        return functools.partial(checkpoints.moved_into_scans, eqn, sources)
     return None
 
 
-def with_tagged_body(eqn: Any, level: int, sources: Sequence[Origin]) -> Any:
+def with_tagged_body(eqn: Any, level: int, of_weights: Sequence[bool]) -> Any:
     """A scan whose body's equations are tagged, for the pass that unrolls layers.
 
     Args:
-        sources: what its operands are made of. One with matrices of weights alone for each
-            iteration is one over layers.
+        of_weights: which of its operands are made of weights alone. One with matrices of such for
+            each iteration is one over layers.
     """
     closed, params = eqn.params["jaxpr"], dict(eqn.params)
     consts, carried = jax_internals.scan_operands(eqn)
     rows = consts + carried
-    if is_over_layers(eqn, sources):
+    if is_over_layers(eqn, of_weights):
         params["unroll"] = 1
-    within = [DATA] * len(closed.consts)
-    within += [*sources[:consts], *[MIXED] * carried, *sources[rows:]]
+    within = [*of_weights[:consts], *[False] * carried, *of_weights[rows:]]
+    flags = [False] * len(closed.consts) + within
 
     def body(*args: Any) -> list[Any]:
-        return _evaluate(TagSession(level), closed.jaxpr, closed.consts, args, within, None)
+        return _evaluate(TagSession(level), closed.jaxpr, closed.consts, args, flags, None)
 
     return scan_with_body(eqn.replace(params=params), body)
 
