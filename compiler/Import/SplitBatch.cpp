@@ -2651,37 +2651,43 @@ bool BatchSplitter::hasBarrier() {
   });
 }
 
-/// The first product of the forward phase that depends on any of the values.
-static Operation *findProduct(Block &block, DenseSet<Value> values) {
-  for (Operation &op : block.without_terminator()) {
-    if (op.hasAttr(kLate) ||
-        !llvm::any_of(getUsedValues(&op), [&](Value value) { return values.contains(value); }))
-      continue;
-    std::optional<ShardingRule> rule = analysis::getShardingRule(&op);
-    if (rule && rule->heavy && isOfPhase(&op, "forward"))
-      return &op;
-    values.insert(op.result_begin(), op.result_end());
-  }
-  return nullptr;
-}
-
-/// Refuses where all products of weights would run once, on the whole batch.
+/// Refuses where products of weights with examples are there, and all that reads examples runs
+/// once, on the whole batch.
 void BatchSplitter::findWork(Block &before) {
-  DenseSet<Value> state, parts{number};
+  auto isReadEarly = [](Value value) {
+    return llvm::any_of(getUsers(value), [](Operation *user) {
+      return !user->hasAttr(kLate) && !user->hasTrait<OpTrait::IsTerminator>();
+    });
+  };
+  if (isReadEarly(number) || llvm::any_of(before.getArguments(), [&](BlockArgument arg) {
+        return !isStateArgument(arg) && isReadEarly(forms[arg].value);
+      }))
+    return;
+  DenseSet<Value> ofState, ofBatch;
   for (BlockArgument arg : before.getArguments())
-    if (isStateArgument(arg))
-      state.insert(arg);
-    else
-      parts.insert(forms[arg].value);
-  Operation *product = findProduct(before, std::move(state));
-  if (product && !findProduct(*out, std::move(parts)))
-    refusal = {product,
-               ("`" + product->getName().getStringRef() +
-                "` would run once, on the whole batch, like all products of weights in the step, "
-                "and no micro-batch would do anything")
-                   .str(),
-               "use another number of micro-batches; where the step cuts its batch into parts, one "
-               "that divides their number"};
+    (isStateArgument(arg) ? ofState : ofBatch).insert(arg);
+  for (Operation &op : before.without_terminator()) {
+    SmallVector<Value> used = getUsedValues(&op);
+    auto isOf = [&](const DenseSet<Value> &values) {
+      return llvm::any_of(used, [&](Value value) { return values.contains(value); });
+    };
+    bool readsState = isOf(ofState), readsBatch = isOf(ofBatch);
+    std::optional<ShardingRule> rule = analysis::getShardingRule(&op);
+    if (readsState && readsBatch && rule && rule->heavy && isOfPhase(&op, "forward")) {
+      refusal = {&op,
+                 ("`" + op.getName().getStringRef() +
+                  "` would run once, on the whole batch, like all that reads the batch, and no "
+                  "micro-batch would do anything")
+                     .str(),
+                 "use another number of micro-batches; where the step cuts its batch into parts, "
+                 "one that divides their number"};
+      return;
+    }
+    if (readsState)
+      ofState.insert(op.result_begin(), op.result_end());
+    if (readsBatch)
+      ofBatch.insert(op.result_begin(), op.result_end());
+  }
 }
 
 LogicalResult BatchSplitter::run() {

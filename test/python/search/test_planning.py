@@ -471,6 +471,6 @@ def test_micro_batches_that_would_do_nothing_are_refused():
         return step.plan(*example).plan
 
     assert plan(ShardParallel(num_micro_batches=4)).stages[0].predicted["forward_seconds"] > 0
-    with pytest.raises(MicroBatchError, match="on the whole batch, like all products of weights"):
+    with pytest.raises(MicroBatchError, match="on the whole batch, like all that reads the batch"):
         plan(ShardParallel(num_micro_batches=8))
     assert plan(AutoParallel()).num_micro_batches <= 4
