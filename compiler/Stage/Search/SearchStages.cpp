@@ -147,7 +147,8 @@ StageDpProblem StageAttempt::makeProblem() const {
 llvm::Error StageAttempt::run(double mostSeconds, size_t mostWork) {
   // As if memory were no matter is of use where it turns out to be none.
   auto isOfUse = [&](const FoundPlan &plan) {
-    return !ignoresMemory || plan.timed.fits(setup.problem, plan.plan);
+    return !ignoresMemory || plan.timed.devices.empty() ||
+           plan.timed.fits(setup.problem, plan.plan);
   };
   llvm::Expected<FoundPlan> plan =
       setup.tried.stagesPerMesh
