@@ -96,10 +96,6 @@ private:
   llvm::DenseMap<unsigned, unsigned> factorOf; // Of a class, if it is split.
 };
 
-} // namespace
-
-namespace {
-
 /// Bytes that each op of a body moves. What is said of kernels is what ProblemBuilder has of ops
 /// outside of loops: XLA computes elementwise values where they are read, goes on with rows that it
 /// has reduced, and writes a part of what a loop carries where that is.
@@ -116,9 +112,7 @@ private:
   using Values = llvm::SmallSetVector<Value, 8>;
 
   static bool isElementwise(Operation *op, const ShardingRule &rule) {
-    return !rule.heavy && !rule.leads && op->getNumRegions() == 0 && op->getNumResults() == 1 &&
-           llvm::none_of(rule.factors,
-                         [](const Factor &factor) { return factor.kind == FactorKind::Reduction; });
+    return op->getNumResults() == 1 && analysis::isElementwise(op, rule);
   }
   bool isElementwise(Operation *op) const {
     auto rule = rules.find(op);
@@ -126,18 +120,19 @@ private:
   }
   bool isComputedInUsers(Operation *op, const ShardingRule &rule) const;
   double bytesOf(Operation *op, const ShardingRule &rule);
-  Values readsOf(Operation *op) const;
-  /// Of a kernel that has reduced them, or will.
-  Values rowsOf(Operation *op) const;
-
+  /// What is read for a value.
+  llvm::SmallVector<Value> sourcesOf(Value value) const {
+    auto known = reads.find(value);
+    return known == reads.end() ? llvm::SmallVector<Value>{value} : known->second;
+  }
   bool isOneNumber(Value value) const;
 
   Operation *owner;
   llvm::ArrayRef<std::pair<Operation *, ShardingRule>> ops;
   llvm::DenseMap<Operation *, const ShardingRule *> rules;
   llvm::DenseMap<Value, llvm::SmallVector<Value>> reads; // Of what is not in memory.
-  llvm::DenseMap<Value, llvm::SmallVector<Value>> rows;
-  std::set<std::vector<const void *>> reductions; // What was reduced, and along what.
+  llvm::DenseMap<Value, llvm::SmallVector<Value>> rows;  // That the kernel of a value has reduced.
+  std::set<std::vector<const void *>> reductions;        // What was reduced, and along what.
 };
 
 } // namespace
@@ -151,30 +146,12 @@ bool BodyKernels::isComputedInUsers(Operation *op, const ShardingRule &rule) con
   });
 }
 
-BodyKernels::Values BodyKernels::readsOf(Operation *op) const {
-  Values found;
-  for (Value operand : op->getOperands())
-    if (auto known = reads.find(operand); known != reads.end())
-      found.insert(known->second.begin(), known->second.end());
-    else
-      found.insert(operand);
-  return found;
-}
-
-BodyKernels::Values BodyKernels::rowsOf(Operation *op) const {
-  Values found;
-  for (Value operand : op->getOperands())
-    if (auto known = rows.find(operand); known != rows.end())
-      found.insert(known->second.begin(), known->second.end());
-  return found;
-}
-
 /// Whether a value is a constant with equal elements. JAX makes such ones in front of a loop; XLA
 /// makes them within.
 bool BodyKernels::isOneNumber(Value value) const {
   if (auto argument = llvm::dyn_cast<BlockArgument>(value)) {
-    auto loop = llvm::dyn_cast<stablehlo::WhileOp>(argument.getOwner()->getParentOp());
-    if (!loop || loop != owner ||
+    auto loop = llvm::dyn_cast<stablehlo::WhileOp>(owner);
+    if (!loop || argument.getOwner()->getParentOp() != owner ||
         argument.getOwner()->getTerminator()->getOperand(argument.getArgNumber()) != argument)
       return false;
     value = loop->getOperand(argument.getArgNumber());
@@ -190,15 +167,16 @@ double BodyKernels::bytesOf(Operation *op, const ShardingRule &rule) {
   auto listOf = [](const Values &values) { return llvm::SmallVector<Value>(values.getArrayRef()); };
   if (llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(op) || keepsPrecision(op)) {
     for (auto [operand, result] : llvm::zip_equal(op->getOperands(), op->getResults())) {
-      auto known = reads.find(operand);
-      reads[result] = known == reads.end() ? llvm::SmallVector<Value>{operand}
-                                           : llvm::SmallVector<Value>(known->second);
-      if (auto row = rows.find(operand); row != rows.end())
-        rows[result] = llvm::SmallVector<Value>(row->second);
+      reads[result] = sourcesOf(operand);
+      rows[result] = llvm::SmallVector<Value>(rows.lookup(operand));
     }
     return 0;
   }
-  Values sources = readsOf(op), held = rowsOf(op);
+  Values sources, held;
+  for (Value operand : op->getOperands()) {
+    sources.insert_range(sourcesOf(operand));
+    held.insert_range(rows.lookup(operand));
+  }
   bool isReduction = reducesRows(op);
   if (sources.size() <= kMostReads && isComputedInUsers(op, rule)) {
     reads[op->getResult(0)] = listOf(sources);
@@ -207,7 +185,7 @@ double BodyKernels::bytesOf(Operation *op, const ShardingRule &rule) {
   }
   if (isReduction) {
     Values all = held;
-    all.insert(sources.begin(), sources.end());
+    all.insert_range(sources);
     rows[op->getResult(0)] = listOf(all);
   }
   double most = std::numeric_limits<double>::infinity(), moved = 0;
@@ -231,9 +209,8 @@ double BodyKernels::bytesOf(Operation *op, const ShardingRule &rule) {
   }
   bool isFree = isElementwise(op, rule);
   auto isAtHand = [&](Value source) {
-    if (isFree || isReduction)
-      if (held.contains(source))
-        return true;
+    if ((isFree || isReduction) && held.contains(source))
+      return true;
     // Kernels of elementwise ops write what others need beside what comes next.
     Operation *made = source.getDefiningOp();
     return isFree && made && isElementwise(made) &&

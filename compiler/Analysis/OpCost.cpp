@@ -449,6 +449,12 @@ bool analysis::keepsPrecision(Operation *op) {
          static_cast<int64_t>(rounded.getMantissaBits()) >= mantissa;
 }
 
+bool analysis::isElementwise(Operation *op, const ShardingRule &rule) {
+  return !rule.heavy && !rule.leads && op->getNumRegions() == 0 &&
+         llvm::none_of(rule.factors,
+                       [](const Factor &factor) { return factor.kind == FactorKind::Reduction; });
+}
+
 bool analysis::readsPart(Operation *op) {
   return llvm::isa<stablehlo::SliceOp, stablehlo::DynamicSliceOp, stablehlo::GatherOp>(op);
 }

@@ -118,6 +118,8 @@ bool isComputedOnce(mlir::Operation *op);
 /// Whether it rounds to what its operand is, as JAX has it for what a checkpoint keeps: XLA leaves
 /// it to the kernel that makes the operand.
 bool keepsPrecision(mlir::Operation *op);
+/// Whether an op computes each element of its results by itself, in any kernel.
+bool isElementwise(mlir::Operation *op, const ShardingRule &rule);
 /// Whether an op reads no more elements of its operand than its result has.
 bool readsPart(mlir::Operation *op);
 /// Whether an op reduces rows that a multiprocessor can hold: its kernel goes on with the row, so

@@ -74,10 +74,7 @@ llvm::Error ProblemBuilder::collectOps() {
     info.phase = opPhaseOf(op);
     info.flops = analysis::getFlops(op);
     info.attention = analysis::AttentionCall::read(op);
-    bool hasReduction = llvm::any_of(rule->factors, [](const analysis::Factor &f) {
-      return f.kind == analysis::FactorKind::Reduction;
-    });
-    info.fusible = !rule->heavy && !rule->leads && !hasReduction && op->getNumRegions() == 0;
+    info.fusible = analysis::isElementwise(op, *rule);
     if (op->getNumResults() == 1 && waiting.waits(op->getResult(0))) {
       info.deferrable = deferrableFactors(op, *rule);
       info.link = linkOperand(op);
