@@ -1325,9 +1325,8 @@ def _near(chosen: Chosen, method: Method, cluster: Cluster) -> tuple[Method, War
     if len(found.stages) > len(found.meshes):
         each = len(found.stages) // len(found.meshes)
         method = replace(method, schedule=found.schedule, virtual_stages=each)
-    return method, WarmStart.of_stages(
-        cluster, found.meshes, found.layers, found.schedule, found.count
-    )
+    near = WarmStart.of_stages(cluster, found.meshes, found.layers, found.schedule, found.count)
+    return method, replace(near, is_exact=True)
 
 
 def _moves_weights(chosen: Chosen) -> bool:

@@ -54,7 +54,6 @@ class WarmStart:
         )
         return replace(
             start,
-            is_exact=False,
             batch_size=max(batches, default=0) * plan.num_micro_batches,
             pads=bool(plan.padded),
             prepares=any("prepare" in stage.functions for stage in plan.stages),
@@ -82,7 +81,6 @@ class WarmStart:
             num_stages=len(layers),
             schedule=schedule if schedule in schedule_table() else "1f1b",
             num_micro_batches=num_micro_batches,
-            is_exact=True,
         )
 
     @staticmethod

@@ -38,6 +38,7 @@ from jax.extend import core, source_info_util
 
 from alpa_mlir.trace import dependencies
 from alpa_mlir.trace.jaxprs import (
+    CHECKPOINTS,
     Values,
     bind,
     call_body,
@@ -53,7 +54,6 @@ _core: Any = core
 _source: Any = source_info_util
 
 _SUMS = ("add", "add_any", "sub", "scatter-add")
-_REMAT = ("remat2", "checkpoint")
 _PLACES = ("sharding_constraint",)  # What a sum may go through on its way.
 _REDUCERS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
     **dict.fromkeys(_SUMS, ("sum", _jnp.add, _jnp.sum)),
@@ -1006,7 +1006,7 @@ def _without_calls(closed: Any) -> Any:
                 results = run(*body, operands, eqn)
             elif _is_same_number(eqn):
                 results = operands
-            elif eqn.primitive.name in _REMAT and _holds_gradients(eqn):
+            elif eqn.primitive.name in CHECKPOINTS and _holds_gradients(eqn):
                 results = run(eqn.params["jaxpr"], (), operands)  # Nothing differentiates it.
             else:
                 results = bind(eqn, operands, debug)

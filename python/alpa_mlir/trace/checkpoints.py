@@ -16,16 +16,17 @@ import jax
 from alpa_runtime import jax_internals
 
 from alpa_mlir.trace.jaxprs import (
+    CHECKPOINTS,
     Values,
     bind,
     call_body,
     function_of,
+    inlined,
     is_literal,
     scan_with_body,
 )
 
 _jax: Any = jax
-_CHECKPOINTS = ("remat2", "checkpoint")
 
 
 def weight_flags(eqn: Any, made: Values) -> list[bool]:
@@ -43,7 +44,7 @@ def is_over_layers(scan: Any, of_weights: Sequence[bool]) -> bool:
 
 def is_around_layers(eqn: Any, of_weights: Sequence[bool]) -> bool:
     """Whether an equation is a checkpoint around a scan over layers."""
-    if eqn.primitive.name not in _CHECKPOINTS:
+    if eqn.primitive.name not in CHECKPOINTS:
         return False
     jaxpr = eqn.params["jaxpr"]
     return not jaxpr.effects and _scans_layers(jaxpr, of_weights)
@@ -125,22 +126,8 @@ class _Mover:
     def _scan(self, eqn: Any) -> Any:
         closed = eqn.params["jaxpr"]
 
+        # Within another checkpoint, what these have computed again would be computed once more.
         def body(*args: Any) -> list[Any]:
-            return _without_checkpoints(closed.jaxpr, closed.consts, args)
+            return inlined(closed.jaxpr, closed.consts, args, checkpoints=True)
 
         return scan_with_body(eqn, _jax.checkpoint(body, **self._options))
-
-
-def _without_checkpoints(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """Evaluate, as if there were no checkpoints: within another one they would have all that they
-    compute computed once more."""
-    values = Values.at_start(jaxpr, consts, args)
-    debug = jaxpr.debug_info.with_unknown_names()
-    for eqn in jaxpr.eqns:
-        operands = values.read(eqn.invars)
-        body = (eqn.params["jaxpr"], ()) if eqn.primitive.name in _CHECKPOINTS else call_body(eqn)
-        results = (
-            bind(eqn, operands, debug) if body is None else _without_checkpoints(*body, operands)
-        )
-        values.write(eqn.outvars, results)
-    return values.read(jaxpr.outvars)

@@ -11,6 +11,7 @@ from jax.extend import core, source_info_util
 _jax: Any = jax
 _core: Any = core
 _source: Any = source_info_util
+CHECKPOINTS = ("remat2", "checkpoint")  # Names of the primitive.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 
 
@@ -138,3 +139,26 @@ def call_body(eqn: Any, *, is_kept: bool = True) -> tuple[Any, Sequence[Any]] | 
         return None  # the placement would be lost
     body = eqn.params[key]
     return (body.jaxpr, body.consts) if isinstance(body, _core.ClosedJaxpr) else (body, ())
+
+
+def inlined(
+    jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], *, checkpoints: bool = False
+) -> list[Any]:
+    """Evaluate, with plain calls in place.
+
+    Args:
+        checkpoints: whether what is checkpointed is evaluated in place, too.
+    """
+    values = Values.at_start(jaxpr, consts, args)
+    debug = jaxpr.debug_info.with_unknown_names()
+    for eqn in jaxpr.eqns:
+        operands = values.read(eqn.invars)
+        is_opened = checkpoints and eqn.primitive.name in CHECKPOINTS
+        body = (eqn.params["jaxpr"], ()) if is_opened else call_body(eqn)
+        results = (
+            bind(eqn, operands, debug)
+            if body is None
+            else inlined(*body, operands, checkpoints=checkpoints)
+        )
+        values.write(eqn.outvars, results)
+    return values.read(jaxpr.outvars)

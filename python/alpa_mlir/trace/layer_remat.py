@@ -13,7 +13,7 @@ from alpa_runtime import trees
 
 from alpa_mlir.errors import MethodError
 from alpa_mlir.trace.dependencies import bodies
-from alpa_mlir.trace.jaxprs import Values, bind, call_body, function_of, is_literal
+from alpa_mlir.trace.jaxprs import Values, bind, call_body, function_of, inlined, is_literal
 from alpa_mlir.trace.layer_markers import filled, is_layer_marker
 from alpa_mlir.trace.tracing import known_positions
 
@@ -93,22 +93,10 @@ def _decorated(fun: Any, static_argnums: int | Sequence[int], cut: Cut) -> Any:
         static = known_positions(static_argnums, len(args))
         closed, leaves, tree = trees.flat_jaxpr(fun, args, static)
         closed = filled(closed, call_body)
-        closed = _jax.make_jaxpr(partial(_inlined, closed.jaxpr, closed.consts))(*leaves)
+        closed = _jax.make_jaxpr(partial(inlined, closed.jaxpr, closed.consts))(leaves)
         return trees.unflatten(tree, _run_in_parts(closed, leaves, cut(closed.jaxpr)))
 
     return in_parts
-
-
-def _inlined(jaxpr: Any, consts: Sequence[Any], *args: Any) -> list[Any]:
-    """Evaluate, with plain calls in place."""
-    values = Values.at_start(jaxpr, consts, args)
-    debug = jaxpr.debug_info.with_unknown_names()
-    for eqn in jaxpr.eqns:
-        operands = values.read(eqn.invars)
-        body = call_body(eqn)
-        results = bind(eqn, operands, debug) if body is None else _inlined(*body, *operands)
-        values.write(eqn.outvars, results)
-    return values.read(jaxpr.outvars)
 
 
 def _run_in_parts(closed: Any, args: Sequence[Any], starts: Sequence[int]) -> list[Any]:

@@ -22,7 +22,15 @@ from jax.extend import core, source_info_util
 
 from alpa_mlir.errors import TraceError
 from alpa_mlir.trace import kernel_maps, packed_attention
-from alpa_mlir.trace.jaxprs import Values, bind, draws_by_shape, is_literal, placed, user_line
+from alpa_mlir.trace.jaxprs import (
+    CHECKPOINTS,
+    Values,
+    bind,
+    draws_by_shape,
+    is_literal,
+    placed,
+    user_line,
+)
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
@@ -42,7 +50,6 @@ _CALLS = {
     "custom_vmap_call": "call",  # Rules for `jax.vmap` are for the user's, not for this one.
 }
 _KERNELS = ("pallas_call", "mpmd_map", "ffi_call")
-_REMAT = ("remat2", "checkpoint")
 # What says only where a value lies, or that it may differ between devices.
 _PLACES = ("sharding_constraint", "reshard", "mesh_cast", "pvary", "pcast", "device_put")
 _SHARDINGS = ("sharding", "out_sharding")
@@ -197,7 +204,7 @@ class _Evaluator:
         call = None if has_rule else _call(eqn)
         if call is not None and len(call[0].invars) == len(operands):
             return self.run(*call, operands, eqn)
-        if name in _REMAT and self._is_changed(eqn.params["jaxpr"]):
+        if name in CHECKPOINTS and self._is_changed(eqn.params["jaxpr"]):
             body = self._body(eqn.params["jaxpr"])
             consts = list(body.consts)
 

@@ -78,6 +78,16 @@ def run(step, state, batch):
     return losses, state.params if hasattr(state, "params") else state
 
 
+def assert_steps_of_jit(compiled, step, params, batch, count=2):
+    """Values and parameters of a compiled step are those of `jax.jit`, step by step."""
+    found, expected = params, params
+    for _ in range(count):
+        found, value = compiled(found, batch)
+        expected, expected_value = jax.jit(step)(expected, batch)
+        assert relative_difference(value, expected_value) < 1e-5
+        assert relative_difference(found, expected, 1e-6) < 1e-5
+
+
 def with_count(method, count):
     import dataclasses
 

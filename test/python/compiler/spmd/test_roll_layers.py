@@ -11,7 +11,7 @@ import optax
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
-from test_equality import CLUSTER, relative_difference, run
+from test_equality import CLUSTER, assert_steps_of_jit, relative_difference, run
 
 PAIR = [(1, 2), (1, 2)]
 METHODS = {
@@ -93,12 +93,7 @@ def test_rematerialized_layers_are_a_loop_of_their_own(method):
     params, batch = stack_params(method.layers), jax.random.normal(jax.random.key(1), (8, 16))
     compiled_step = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=method)
     assert min(loops(compiled_step)) == 4
-    found, expected = params, params
-    for _ in range(2):
-        found, value = compiled_step(found, batch)
-        expected, expected_value = jax.jit(step)(expected, batch)
-        assert relative_difference(value, expected_value) < 1e-5
-        assert relative_difference(found, expected, 1e-6) < 1e-5
+    assert_steps_of_jit(compiled_step, step, params, batch)
 
 
 @pytest.mark.parametrize("name", ["two stages", "one mesh"])
@@ -299,9 +294,4 @@ def test_updates_that_mix_the_rows_of_a_stack(layer, update, name):
 
     params, batch = stack_params(), jax.random.normal(jax.random.key(1), (8, 16))
     compiled_step = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=METHODS[name])
-    found, expected = params, params
-    for _ in range(2):
-        found, value = compiled_step(found, batch)
-        expected, expected_value = jax.jit(step)(expected, batch)
-        assert relative_difference(value, expected_value) < 1e-5
-        assert relative_difference(found, expected, 1e-6) < 1e-5
+    assert_steps_of_jit(compiled_step, step, params, batch)
