@@ -38,6 +38,11 @@ def says_donated(error: BaseException) -> bool:
     return "donated" in str(error)
 
 
+def says_read(error: BaseException) -> bool:
+    """Whether XLA refuses to give away the buffer of an array, since somebody reads it."""
+    return "external reference" in str(error)
+
+
 def says_used_up(error: BaseException) -> bool:
     """Whether JAX refuses an array because it was deleted, or a program took its buffer."""
     return any(word in str(error) for word in _USED_UP)

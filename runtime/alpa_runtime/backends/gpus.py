@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 #: The dtypes that a device type may have a rate for.
@@ -101,3 +103,26 @@ GPUS = {
         228 * _KIB, 227 * _KIB,
     ),
 }  # fmt: skip
+
+
+#: What JAX reads when it makes the GPUs of a process: GiB of its host's memory that programs may
+#: keep arrays in.
+HOST_LIMIT = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"
+
+
+def host_limit_bytes(environment: Mapping[str, str]) -> int:
+    """Host memory that programs of this process's GPUs may keep arrays in.
+
+    Example:
+        >>> host_limit_bytes({}) >> 30, host_limit_bytes({HOST_LIMIT: "500"}) >> 30
+        (64, 500)
+    """
+    given = environment.get(HOST_LIMIT, "")
+    return (int(given) if given.isdecimal() else 64) << 30
+
+
+def allow_host_memory() -> None:
+    """Let programs keep arrays in all memory of this host, unless the environment says how much:
+    before JAX makes devices."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    os.environ.setdefault(HOST_LIMIT, str(max(64, total >> 30)))

@@ -28,7 +28,7 @@ from alpa_runtime.backends.gpus import Gpu
 from alpa_runtime.backends.interface import Job, Meshes, Program, axis_sizes
 from alpa_runtime.cache import CompiledCache
 from alpa_runtime.errors import BackendError, PlanMismatchError
-from alpa_runtime.foreign_errors import missing_kernel
+from alpa_runtime.foreign_errors import missing_kernel, says_read
 from alpa_runtime.jax_internals import c_api_topology, hlo_sharding, pxla, same_shards, xla_client
 from alpa_runtime.plan.plan import key_of
 from alpa_runtime.plan.stage import MeshInfo
@@ -162,7 +162,13 @@ class Executable:
 
     def call(self, args: Sequence[jax.Array]) -> list[jax.Array]:
         """Start the program; results are futures."""
-        results = self._execute(args)
+        try:
+            results = self._execute(args)
+        except RuntimeError as error:
+            if not says_read(error):
+                raise
+            # NumPy's arrays of host memory are views. Nothing was started, and nothing given away.
+            results = self._execute([_copied_if_on_host(x) for x in args])
         if self._in_parts:
             parts = results.disassemble_into_single_device_arrays()
             return [handler(x) for handler, x in zip(self._handlers, parts, strict=True)]
@@ -176,6 +182,15 @@ class Executable:
         """What XLA says of one device, by its own names."""
         stats = self.handle.get_compiled_memory_stats()
         return {name: int(getattr(stats, name)) for name in MEMORY_STATS}
+
+
+def _copied_if_on_host(x: jax.Array) -> jax.Array:
+    """By way of the devices: XLA copies within no host."""
+    sharding: Any = x.sharding
+    if sharding.memory_kind != HOST_MEMORY:
+        return x
+    there = _jax.device_put(x, NamedSharding(sharding.mesh, sharding.spec))
+    return _jax.device_put(there, sharding)
 
 
 def program_bytes(handle: Any) -> int:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 from jax.interpreters import mlir
 from jax.sharding import Mesh
 
+from alpa_runtime.backends.gpus import HOST_LIMIT, host_limit_bytes
 from alpa_runtime.backends.interface import Backend, Job, Meshes, Program, Progress, axis_sizes
 from alpa_runtime.backends.xla import (
     XlaBackend,
@@ -700,3 +701,21 @@ def check_memory(
         kinds = ", ".join(sorted({device.device_kind for device in devices}))
         peaks = compiled_peaks(plan, step, needed, donate_state)
         check_peaks(plan, peaks, limits, kinds)
+    _check_host_memory(plan, meshes)
+
+
+def _check_host_memory(plan: Plan, meshes: Mapping[int, Mesh]) -> None:
+    """Refuse a plan that keeps more on the host than JAX's GPUs of this process may take there."""
+    needed = 0.0
+    for stage in plan.stages:
+        for device in mesh_devices(meshes[stage.mesh]) if stage.mesh in meshes else ():
+            if device.platform == "gpu" and device.process_index == device.client.process_index():
+                needed += stage.predicted.get("host_bytes", 0.0)
+    limit = host_limit_bytes(os.environ)
+    if needed > limit:
+        raise InfeasiblePlanError(
+            f"{bytes_text(needed)} that the plan keeps in the memory of this process's host are "
+            f"more than the {bytes_text(limit)} that JAX gives its GPUs there",
+            where=f"plan of {plan.name}",
+            fix=f"set {HOST_LIMIT}={ceil(1.25 * needed / 2**30)}, in GiB, before Python starts",
+        )

@@ -222,6 +222,10 @@ class HostProcess:
                 os.environ["NPROC"] = str(threads)
         flag = r"--xla_force_host_platform_device_count=\d+"
         os.environ["XLA_FLAGS"] = re.sub(flag, "", os.environ.get("XLA_FLAGS", "")).strip()
+        if start.platform == "gpu":
+            from alpa_runtime.backends.gpus import allow_host_memory
+
+            allow_host_memory()
         import jax
 
         _jax: Any = jax

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import alpa_mlir
 import jax
@@ -16,7 +18,11 @@ import numpy as np
 import pytest
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.errors import InfeasiblePlanError, MethodError
+from alpa_runtime.backends.gpus import HOST_LIMIT
+from alpa_runtime.backends.xla import Executable
 from alpa_runtime.checkpoint import restore_checkpoint, save_checkpoint
+from alpa_runtime.execution import compilation
+from alpa_runtime.execution.program_merge import merge_step
 from alpa_runtime.hosts.threads import ThreadWorkers
 from alpa_runtime.worker_group import Placement
 from jax.ad_checkpoint import checkpoint_name
@@ -213,6 +219,65 @@ def test_state_in_workers_and_checkpoints(tmp_path, name):
     held, value = here(restore_checkpoint(tmp_path, here), batch)
     assert_equal(held, second, first)
     np.testing.assert_allclose(value, loss, rtol=1e-5)
+
+
+def test_state_on_hosts_that_is_read_is_kept(monkeypatch):
+    """NumPy's arrays of it are views, which a GPU does not let a program write over."""
+    step, (state, batch) = step_of("list"), arguments("list")
+    method = ShardParallel(num_micro_batches=2, offload="optimizer")
+    planned = parallel_of(step, method).plan(state, batch)
+    read, refusals, make = [], [], Executable.__init__
+
+    def refuse(execute, args):
+        if any(x is y for x in args for y in read):
+            refusals.append(args)
+            raise RuntimeError("Donation requested for buffer with external reference")
+        return execute(args)
+
+    def watched(self, *args, **options):
+        make(self, *args, **options)
+        self._execute = partial(refuse, self._execute)
+
+    monkeypatch.setattr(Executable, "__init__", watched)
+    with contextlib.closing(planned.load()) as run:
+        first, _ = run(state, batch)
+        expected, _ = run(jax.tree.map(jnp.copy, first), batch)
+        assert not refusals
+        read += [x for x in jax.tree.leaves(first) if x.sharding.memory_kind == "pinned_host"]
+        views = jax.device_get(read)
+        found, _ = run(first, batch)
+    assert refusals
+    for got, wanted in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    for view, x in zip(views, read, strict=True):
+        np.testing.assert_array_equal(view, x)
+
+
+def test_more_host_memory_than_gpus_may_use(monkeypatch):
+    step, (state, batch) = step_of("list"), arguments("list")
+    planned = parallel_of(step, ShardParallel(offload="optimizer")).plan(state, batch)
+    gpu = SimpleNamespace(
+        platform="gpu",
+        device_kind="a GPU",
+        process_index=0,
+        client=SimpleNamespace(process_index=lambda: 0),
+        memory_stats=lambda: None,
+    )
+    monkeypatch.setattr(compilation, "mesh_devices", lambda mesh: [gpu] * 8)
+    plan = planned.plan
+    (stage,) = plan.stages
+
+    def check(host_bytes):
+        changed = replace(stage, predicted={**stage.predicted, "host_bytes": host_bytes})
+        step = merge_step(plan)
+        compilation.check_memory(replace(plan, stages=(changed,)), step, {}, {0: None}, True)
+
+    monkeypatch.delenv(HOST_LIMIT, raising=False)
+    check(2.0**33)
+    with pytest.raises(InfeasiblePlanError, match=rf"72 GiB .* 64 GiB .*set {HOST_LIMIT}=90"):
+        check(9 * 2.0**30)
+    monkeypatch.setenv(HOST_LIMIT, "90")
+    check(9 * 2.0**30)
 
 
 # Weights, gradients and a part of the moments, which are as large as both.
