@@ -404,12 +404,14 @@ def trace_step(
 def _gpus_elsewhere(cluster: ClusterLike) -> str | None:
     """Compute capability of a cluster of CUDA devices that are not this process's.
 
-    A process with as many devices as the cluster has is where the step is tried.
+    A process with as many devices as the cluster has is where the step is tried. One CPU says
+    nothing: every process has it.
     """
     if cluster is None:
         return None
-    described = as_cluster(cluster)
-    return None if len(_jax.devices()) >= described.num_devices else described.compute_capability
+    described, here = as_cluster(cluster), _jax.devices()
+    is_here = len(here) >= described.num_devices and (len(here) > 1 or here[0].platform != "cpu")
+    return None if is_here else described.compute_capability
 
 
 def find_step(
