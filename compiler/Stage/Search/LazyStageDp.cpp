@@ -217,7 +217,11 @@ llvm::Error LazyStageDp::reorder(FoundPlan &best, const StageSearchSpace &space,
     llvm::Expected<TimedPlan> timed = timer.time(plan, reordered);
     if (!timed)
       return timed.takeError();
-    if (timed->devices.empty() || timed->stepSeconds >= best.timed.stepSeconds * (1 - worth))
+    if (timed->devices.empty())
+      return llvm::Error::success();
+    if (schedule->splitsBackward && timed->stepSeconds < split.timed.stepSeconds)
+      split = {plan, schedule, *timed, candidate.searched};
+    if (timed->stepSeconds >= best.timed.stepSeconds * (1 - worth))
       return llvm::Error::success();
     if (schedule->splitsBackward && !timed->fits(reordered, plan) && costs.work() < mostWork) {
       // With ways to run the stages that leave more room.
@@ -247,10 +251,13 @@ llvm::Error LazyStageDp::reorder(FoundPlan &best, const StageSearchSpace &space,
           return error;
   if (ranked.size() > kMostSearchedOrders)
     ranked.resize(kMostSearchedOrders);
+  std::vector<const schedule::ScheduleInfo *> orders = space.reorderings;
+  llvm::copy_if(space.schedules, std::back_inserter(orders),
+                [](const auto *schedule) { return schedule->splitsBackward; });
   // Among themselves the faster one counts.
   bool isSplit = best.schedule->splitsBackward;
   for (auto [least, index] : ranked)
-    for (const schedule::ScheduleInfo *schedule : space.reorderings) {
+    for (const schedule::ScheduleInfo *schedule : orders) {
       double worth = isSplit ? 0 : kWorthSplitting;
       if (least >= best.timed.stepSeconds * (1 - worth) || candidates[index].plan.stages.size() < 2)
         continue;
@@ -606,11 +613,25 @@ llvm::Error LazyStageDp::finish(FoundPlan &best, const StageSearchSpace &space) 
         if (other.seconds <= plan->seconds * kClose)
           addCandidate(other);
     }
+  split = FoundPlan();
   if (llvm::Error error = reorder(best, space))
     return error;
-  if (!problem.manual)
+  if (!problem.manual) {
     if (llvm::Error error = climb(best, space))
       return error;
+    // The DP's formula is furthest off for orders of split phases: which of two neighbours is
+    // the slower one may say more than how slow it is.
+    if (!best.schedule->splitsBackward &&
+        split.timed.stepSeconds < best.timed.stepSeconds * kClose) {
+      FoundPlan other = std::move(split);
+      if (llvm::Error error = climb(other, space))
+        return error;
+      problem.schedule = other.schedule;
+      if (other.timed.stepSeconds < best.timed.stepSeconds * (1 - kWorthSplitting) &&
+          other.timed.fits(problem, other.plan))
+        best = std::move(other);
+    }
+  }
   if (!problem.manual && !problem.usesAllDevices && problem.numReserved() == 0) {
     setObjective(best.searched, space.rules.back());
     return tryAllDevices(best, space);

@@ -105,6 +105,8 @@ private:
   StageDpProblem problem;
   std::vector<StagePlan> seen; // By the last run of the DP.
   std::vector<Candidate> candidates;
+  /// The fastest plan with split backward phases that was timed, whether it fits or not.
+  FoundPlan split;
   double gap;
   bool isPrepared = false;
 };

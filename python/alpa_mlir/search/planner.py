@@ -579,9 +579,13 @@ def nearest(counts: Sequence[int], wanted: float) -> int:
     return min(counts, key=lambda n: (max(n, wanted) / min(n, wanted), n))
 
 
+# Estimates are too rough to say that a count this little slower is no way to a faster one.
+_LEVEL = 1.01
+
+
 def climb(counts: Sequence[int], start: int, worth: Worth) -> int | None:
     """The best count that is found from `start` up and down a ladder of counts, as long as steps
-    become faster, and then among the best one's neighbours; None if none has a plan.
+    do not become slower, and then among the best one's neighbours; None if none has a plan.
 
     Args:
         counts: what may be chosen, rising; `start` among them.
@@ -604,9 +608,9 @@ def climb(counts: Sequence[int], start: int, worth: Worth) -> int | None:
     # Both ways: one stage with large micro-batches and many with small ones are two valleys.
     for way in (ladder[at + 1 :], list(reversed(ladder[:at]))):
         for count in way:
-            if worth(count) >= worth(best):
+            if worth(count) >= _LEVEL * worth(best):
                 break
-            best = count
+            best = min(best, count, key=worth)
     # What lies between the best one and its neighbours on the ladder.
     at = counts.index(best)
     return min((best, *counts[max(at - 1, 0) : at], *counts[at + 1 : at + 2]), key=worth)

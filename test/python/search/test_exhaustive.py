@@ -187,16 +187,19 @@ class Planner:
         return module.predicted()["step_seconds"]
 
 
-def compare(seed: int, folder) -> tuple[float, float, str]:
-    """Seconds of the search and of the best plan by name, and what that is."""
+def compare(seed: int, folder, schedule: str = "auto") -> tuple[float, float, str]:
+    """Seconds of the search and of the best plan by name, and what that is; of one schedule or
+    all of them."""
     case = make_case(seed)
     planner = Planner(case, folder)
     found = best = inf
     what = ""
     for count in case.counts:
-        auto = AutoParallel(layers=len(case.widths), **OPTIONS)
+        auto = AutoParallel(layers=len(case.widths), schedule=schedule, **OPTIONS)
         found = min(found, planner.seconds(auto, count))
         for method in all_methods(case):
+            if len(method.submeshes) > 1 and schedule not in ("auto", method.schedule):
+                continue
             seconds = planner.seconds(method, count)
             if seconds < best:
                 best = seconds
@@ -212,6 +215,13 @@ def test_the_search_finds_the_best_of_all_plans(seed, tmp_path):
     assert found <= best * (1 + TOLERANCE), what
     # By name it finds no less than all that there is.
     assert found >= best * (1 - TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", [10, 23, 39])
+def test_a_schedule_with_split_phases_finds_its_best_plan(seed, tmp_path):
+    found, best, what = compare(seed, tmp_path, "zb-auto")
+    assert best < inf
+    assert found <= best * 1.002, what
 
 
 @pytest.mark.slow

@@ -188,6 +188,10 @@ def test_the_ladder_of_counts():
     # What does not fit with few micro-batches may fit with more, or with fewer.
     for wanted in (1, 96):
         assert climb(counts, 8, lambda n, w=wanted: 0.0 if n == w else float("inf")) == wanted
+    # One that is hardly slower may lie before one that is faster.
+    seconds = {1: 9.0, 2: 5.0, 4: 8.05, 8: 8.0, 16: 9.0}
+    assert climb(tuple(seconds), 8, seconds.__getitem__) == 2
+    assert climb(tuple(seconds), 8, (seconds | {4: 8.1}).__getitem__) == 8
 
 
 # -- plans on disk ----------------------------------------------------------------------------
