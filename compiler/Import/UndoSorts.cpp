@@ -990,17 +990,27 @@ bool SortUndoer::isTrue(Value value) {
   return typeOf(value).getElementType().isInteger(1) && integers.isAll(value, 1);
 }
 
+/// The derivative of a scatter chooses by numbers that it scatters and reads again, which are the
+/// same where indices are an order.
 bool SortUndoer::select(hlo::SelectOp op) {
-  auto it = images.find(op->getOperand(0));
-  if (it == images.end() || !isTrue(it->second.before))
+  Value choice = op->getOperand(0);
+  auto it = images.find(choice);
+  if (it != images.end())
+    choice = it->second.before;
+  bool isFirst = isTrue(choice);
+  if (!isFirst && !integers.isAll(choice, 0))
     return byRule(op);
-  Value chosen = op->getOperand(1);
+  Value chosen = op->getOperand(isFirst ? 1 : 2);
   if (auto image = images.find(chosen); image != images.end()) {
     const Image order = image->second;
     define(op.getResult(), order, order.dim, order.before);
-  } else {
-    replace(op.getResult(), it->second.sort, chosen);
+    return true;
   }
+  if (it == images.end())
+    it = images.find(op->getOperand(isFirst ? 2 : 1));
+  if (it == images.end())
+    return false;
+  replace(op.getResult(), it->second.sort, chosen);
   return true;
 }
 
@@ -1142,7 +1152,8 @@ bool SortUndoer::scatter(hlo::ScatterOp op) {
   auto numbers = op.getScatterDimensionNumbers();
   if (op->getNumResults() != 1)
     return false;
-  Value input = op->getOperand(0), indices = op->getOperand(1), updates = op->getOperand(2);
+  Value input = integers.resolve(op->getOperand(0));
+  Value indices = op->getOperand(1), updates = op->getOperand(2);
   std::optional<Image> found = rowNumbers(indices, numbers.getIndexVectorDim());
   if (!found)
     return false;

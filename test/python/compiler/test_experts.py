@@ -94,6 +94,14 @@ def by_adding(layer, x, share, chosen):
     return jnp.zeros_like(x).at[token].add(rows)
 
 
+def by_setting(layer, x, share, chosen):
+    """Rows go back to their places by a scatter, whose derivative does not know that it has as
+    many places as rows."""
+    order, sizes = order_and_sizes(chosen)
+    rows = experts(layer, x[order // CHOSEN], sizes)
+    return weighted(jnp.zeros_like(rows).at[order].set(rows), share)
+
+
 def by_payload(layer, x, share, chosen):
     """One sort of experts with all that goes along."""
     flat = chosen.reshape(-1)
@@ -104,7 +112,7 @@ def by_payload(layer, x, share, chosen):
     return jax.ops.segment_sum(rows, token, num_segments=len(x))
 
 
-FORMS = {form.__name__: form for form in (by_take, by_repeats, by_adding, by_payload)}
+FORMS = {form.__name__: form for form in (by_take, by_repeats, by_adding, by_setting, by_payload)}
 
 
 def step_of_layers(layer_of, remat, scan=False):
