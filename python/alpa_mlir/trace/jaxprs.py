@@ -141,6 +141,35 @@ def call_body(eqn: Any, *, is_kept: bool = True) -> tuple[Any, Sequence[Any]] | 
     return (body.jaxpr, body.consts) if isinstance(body, _core.ClosedJaxpr) else (body, ())
 
 
+PRINTS = ("debug_callback", "debug_print")  # `jax.debug.print` and `jax.debug.callback`.
+
+
+def without_prints(closed: Any) -> Any:
+    """The jaxpr without what `jax.debug` prints, and bodies of equations likewise."""
+    jaxpr = closed.jaxpr
+    eqns = [_without_prints(eqn) for eqn in jaxpr.eqns if eqn.primitive.name not in PRINTS]
+    return closed.replace(jaxpr=jaxpr.replace(eqns=eqns, effects=other_effects(jaxpr)))
+
+
+def _without_prints(eqn: Any) -> Any:
+    def changed(x: Any) -> Any:
+        if isinstance(x, _core.ClosedJaxpr):
+            return without_prints(x)
+        if isinstance(x, _core.Jaxpr):
+            return without_prints(_core.ClosedJaxpr(x, ())).jaxpr
+        return type(x)(map(changed, x)) if type(x) in (tuple, list) else x
+
+    if not any("Debug" in type(effect).__name__ for effect in eqn.effects):
+        return eqn
+    params = {key: changed(x) for key, x in eqn.params.items()}
+    return eqn.replace(params=params, effects=other_effects(eqn))
+
+
+def other_effects(of: Any) -> set[Any]:
+    """Effects of a jaxpr or an equation but those of `jax.debug`."""
+    return {effect for effect in of.effects if "Debug" not in type(effect).__name__}
+
+
 def inlined(
     jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], *, checkpoints: bool = False
 ) -> list[Any]:

@@ -9,7 +9,7 @@ import inspect
 import json
 import warnings
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -33,6 +33,7 @@ from alpa_mlir.trace import (
     accumulation,
     call_rules,
     dependencies,
+    jaxprs,
     shard_maps,
     state_matching,
     tagging,
@@ -531,9 +532,22 @@ def _traced(
         tagged.__name__ = name_of(fn)
         traced, session = run(tagged)
         session.functions = 0
+    printing = _line_of(traced.jaxpr.jaxpr, jaxprs.PRINTS)
+    if printing is not None:
+        warnings.warn(
+            f"{name_of(fn)}: what jax.debug prints or calls {printing[1]} is left out: the step "
+            "runs in parts, on many devices",
+            stacklevel=2,
+        )
+        traced = _evaluated(_without_prints, traced, full, static, name_of(fn))
     if shard_maps.holds(traced.jaxpr.jaxpr):
         traced = _evaluated(shard_maps.evaluate, traced, full, static, name_of(fn))
     return traced, session
+
+
+def _without_prints(closed: Any, leaves: Sequence[Any]) -> list[Any]:
+    kept = jaxprs.without_prints(closed)
+    return list(_jax.core.eval_jaxpr(kept.jaxpr, kept.consts, *leaves))
 
 
 def _in_rounds(
@@ -638,9 +652,7 @@ def _watched(fn: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]
 # Calls of Python from inside of the step would run once for each device and micro-batch.
 _CALLS_PYTHON = "calls Python", "return the values and use them outside of the step"
 _REFUSED = {
-    **dict.fromkeys(
-        ("pure_callback", "io_callback", "debug_callback", "debug_print"), _CALLS_PYTHON
-    ),
+    **dict.fromkeys(("pure_callback", "io_callback"), _CALLS_PYTHON),
     "approx_top_k": (
         "takes more of the largest elements than it says",
         "leave out aggregate_to_topk=False, or take jax.lax.top_k",
@@ -650,14 +662,13 @@ _REFUSED = {
 
 def _refuse_ops(closed: Any, name: str) -> None:
     """Refuse what a step must not have, with its line."""
-    found = _refused(closed.jaxpr)
+    found = _line_of(closed.jaxpr, _REFUSED)
     if found is not None:
         kind, place = found
         what, fix = _REFUSED[kind]
-        where = f" at {place}" if place else ""
-        raise TraceError(f"the step {what} ({kind}){where}", where=name, fix=fix)
-    if closed.effects:
-        effects = ", ".join(sorted(str(effect) for effect in closed.effects))
+        raise TraceError(f"the step {what} ({kind}) {place}".rstrip(), where=name, fix=fix)
+    if others := jaxprs.other_effects(closed):
+        effects = ", ".join(sorted(str(effect) for effect in others))
         raise TraceError(
             f"the step has side effects ({effects})",
             where=name,
@@ -665,14 +676,15 @@ def _refuse_ops(closed: Any, name: str) -> None:
         )
 
 
-def _refused(jaxpr: Any, around: str = "") -> tuple[str, str] | None:
-    """The first that is refused: its primitive, and the line of the user's that calls it."""
+def _line_of(jaxpr: Any, names: Collection[str], around: str = "") -> tuple[str, str] | None:
+    """The first of these primitives, and the line of the user's that calls it, `at step.py:3`."""
     for eqn in jaxpr.eqns:
-        place = user_line(eqn) or around
-        if eqn.primitive.name in _REFUSED and not eqn.params.get("aggregate_to_topk"):
+        line = user_line(eqn)
+        place = f"at {line}" if line else around
+        if eqn.primitive.name in names and not eqn.params.get("aggregate_to_topk"):
             return eqn.primitive.name, place
         for inner in dependencies.bodies(eqn):
-            found = _refused(inner, place)
+            found = _line_of(inner, names, place)
             if found is not None:
                 return found
     return None

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import zoo
+from alpa_mlir import AutoParallel, PipeshardParallel, parallelize
 from alpa_mlir.errors import ArgumentMismatchError, TraceError
 from alpa_mlir.trace.dependencies import phase_of
 from alpa_mlir.trace.tracing import Signature, trace
@@ -185,11 +186,6 @@ def test_own_errors_of_the_step_come_through():
         trace(step, jnp.ones((4, 3)), _BATCH)
 
 
-def _printing(x):
-    jax.debug.print("{}", x)
-    return x
-
-
 def _pure(x):
     return jax.pure_callback(np.asarray, x, x, vmap_method="sequential")
 
@@ -198,7 +194,7 @@ def _in_out(x):
     return jax.experimental.io_callback(np.asarray, x, x)
 
 
-@pytest.mark.parametrize("call", [_printing, _pure, _in_out])
+@pytest.mark.parametrize("call", [_pure, _in_out])
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint, jax.vmap])
 def test_calls_of_python_are_refused(call, wrap):
     def step(params, batch):
@@ -214,12 +210,48 @@ def test_calls_of_python_are_refused(call, wrap):
 def test_calls_of_python_in_gradients_and_loops_are_refused():
     def step(params, batch):
         def body(x, row):
-            return _printing(x) + jnp.sum(row @ params), None
+            return x + _pure(jax.lax.stop_gradient(x)) + jnp.sum(row @ params), None
 
         return params - jax.grad(lambda p: jax.lax.scan(body, 0.0, batch * p.sum())[0])(params), 0
 
-    with pytest.raises(TraceError, match=r"calls Python .*_printing"):
+    with pytest.raises(TraceError, match=r"calls Python .*_pure"):
         trace(step, jnp.ones(4), _BATCH)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        AutoParallel(num_micro_batches=4),
+        PipeshardParallel(submeshes=[(1, 1), (1, 1)], num_micro_batches=2),
+    ],
+    ids=["micro-batches", "two stages"],
+)
+def test_what_is_printed_is_left_out(method):
+    """In loops, branches, gradients, mapped and jitted functions."""
+
+    def layer(x, w):
+        jax.debug.print("mean {}", x.mean())
+        return jnp.tanh(x @ w), None
+
+    def step(params, batch):
+        def loss(params):
+            y, _ = jax.lax.scan(jax.checkpoint(layer), batch, params)
+            jax.lax.cond(y.sum() > 0, lambda: jax.debug.print("+", ordered=True), lambda: None)
+            jax.vmap(lambda row: jax.debug.print("{}", row))(batch)
+            jax.jit(lambda y: jax.debug.callback(print, y))(y)
+            return jnp.mean(y**2)
+
+        value, gradient = jax.value_and_grad(loss)(params)
+        jax.debug.print("loss {}", value)
+        return params - 0.1 * gradient, value
+
+    params = jax.random.normal(jax.random.key(0), (4, 4, 4))
+    with pytest.warns(UserWarning, match=r"^step: what jax.debug .*test_trace.py:\d+.* left out"):
+        found = parallelize(step, method=method, cache=False)(params, _BATCH)
+    for got, wanted in zip(found, jax.jit(step)(params, _BATCH), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    with pytest.warns(UserWarning, match="left out"):
+        assert "callback" not in trace(step, params, _BATCH).as_text()
 
 
 @pytest.mark.skipif(not hasattr(jax, "new_ref"), reason="this JAX has no mutable arrays")
