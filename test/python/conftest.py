@@ -42,16 +42,21 @@ def pytest_configure():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of a test with `sweep(n)`, n cases are run, spread over all of them, or as many more as it
-    takes to meet every value of every parameter; others are slow."""
-    sweeps = {}
+    """Of a test with `sample(n)`, n cases are run, spread over all of them; with `sweep(n)`, as
+    many more as it takes to meet every value of every parameter. Others are slow."""
+    families = {}
     for item in items:
-        mark = item.get_closest_marker("sweep")
+        mark = item.get_closest_marker("sweep") or item.get_closest_marker("sample")
         if mark and not item.get_closest_marker("slow"):
-            sweeps.setdefault(item.nodeid.split("[")[0], (mark.args[0], []))[1].append(item)
+            families.setdefault(item.nodeid.split("[")[0], (mark, []))[1].append(item)
     golden = (5**0.5 - 1) / 2
-    for count, cases in sweeps.values():
+    for mark, cases in families.values():
+        (count,) = mark.args
         spread = sorted(range(len(cases)), key=lambda case: case * golden % 1)
+        if mark.name == "sample":
+            for case in spread[count:]:
+                cases[case].add_marker(pytest.mark.slow)
+            continue
         met, others = set(), []
         for item in (cases[case] for case in spread):
             values = {

@@ -36,6 +36,7 @@ def test_constants_are_read_as_they_are_written():
     assert Cluster.from_dict(changed).text != Cluster.load("dgx-h100").text
 
 
+@pytest.mark.slow
 def test_hidden_constants_are_found(tmp_path):
     """Runs whose seconds are those of another constant lead to it."""
     names = ("host-0000", "host-0400", "host-1000", "host-0200")

@@ -115,6 +115,7 @@ def is_fast(layer, method):
     return layer == "kernel" or turn % 2 == 0
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("layer", "method"),
     [

@@ -176,6 +176,7 @@ def test_groups_recomputed():
     assert_equals_jit(step_of(by_sort, remat=True), METHODS["two stages"])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_places_of_the_whole_batch(form):
     """Whether a token finds a place depends on those before it, in all of the batch."""

@@ -155,6 +155,7 @@ RACKS = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "method",
     [AutoParallel(num_micro_batches=4), ShardParallel(mesh_shape=(2, 4))],
@@ -193,6 +194,7 @@ def test_gpt_on_unequal_hosts():
     assert relative_difference(params, expected_params) < 1e-4
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["mlp", "moe", "vit", "wide_resnet"])
 def test_other_models_on_one_mesh(name):
     model = zoo.get(name)

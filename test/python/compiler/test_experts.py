@@ -203,6 +203,7 @@ def test_equals_jit(form, method):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_loops_equal_jit(method):
     step, state, args = step_of(by_take), parameters(), batch(1024)

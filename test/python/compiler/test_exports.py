@@ -27,6 +27,7 @@ def _check(name: str, cluster: Cluster, method: alpa_mlir.Method) -> alpa_mlir.P
     return step
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("name", "mesh_shape"),
     [
@@ -66,6 +67,7 @@ def test_collectives_beside_products() -> None:
         _check("gpt", cluster, ShardParallel(mesh_shape=(1, 4)))
 
 
+@pytest.mark.slow
 def test_collectives_in_a_pipeline() -> None:
     """Several stages, micro-batches and functions; sums and transfers between them."""
     method = PipeshardParallel(

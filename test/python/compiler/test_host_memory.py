@@ -504,6 +504,7 @@ def tall_arguments(style):
     return state, jax.tree.map(lambda x: jnp.tile(x, (rows, 1)), batch)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("style", "name", "remat", "offload"),
     [

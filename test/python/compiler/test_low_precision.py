@@ -179,6 +179,7 @@ def test_delayed_scales_follow_the_whole_batch(method):
         np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("mode", ["mxfp8", "nvfp4"])
 @pytest.mark.usefixtures("kernels_to_the_end")

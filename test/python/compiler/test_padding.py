@@ -200,6 +200,7 @@ def test_step_stays_the_same(loss, method):
         assert plan.explanation(0)["repeated_seconds"] == 0
 
 
+@pytest.mark.slow
 def test_micro_batches_of_odd_sizes():
     plan = check("gpt", ShardParallel(padding="all", num_micro_batches=3), rows=9)
     assert plan.padded
@@ -298,6 +299,7 @@ def slow_rows(devices):
     }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("devices", [1, 8])
 def test_rows_of_16_bytes(devices):
     """Words are padded for the sake of rows, also on one device, and the step stays the same."""

@@ -61,6 +61,7 @@ def random_like(tree, key):
     return jax.tree.unflatten(structure, made)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("experts", [0, 4])
 def test_scan_is_the_same_model(experts):
     blocks = (Block(16, 2, 32),) + ((Block(16, 2, 32, experts, group=16),) if experts else ())

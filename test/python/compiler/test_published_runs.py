@@ -49,6 +49,7 @@ def test_prediction_is_near(name):
     assert found["step_seconds"] == pytest.approx(run.seconds, rel=0.25)
 
 
+@pytest.mark.slow
 def test_search_is_not_behind_its_authors():
     run = RUNS["host-0000"]
     searched = search(run)
@@ -63,6 +64,7 @@ def test_asynchronous_tensor_parallelism():
     assert 0.9 * whole < pieces < 0.99 * whole
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_has_seconds():
     run = RUNS["seqsel-22B-full"]
     found = predict(replace(run, model=replace(run.model, layers=96)), {})

@@ -327,6 +327,7 @@ def make_step_of_8_bits(quantize, gemm, before):
     return step
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("before", [None, 64.0])
 @pytest.mark.usefixtures("kernels_to_the_end")

@@ -14,7 +14,7 @@ TWO = alpa_mlir.Cluster.nominal("two", "cpu", (2,), 1 << 30)
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    rows(lambda i, style: [(1, False), (fast_count(style), i % 6 == 0)]),
+    rows(lambda i, style: [(1, False), (fast_count(style), i % 12 == 0)]),
 )
 def test_two_stages(name, count):
     style = STYLES[name]
@@ -35,6 +35,6 @@ def test_a_barrier_in_a_pipeline(name, options):
     assert [s.mesh for s in planned.plan.stages if "barrier" in s.functions] == [1]
 
 
-@pytest.mark.parametrize(("name", "kind"), rows(lambda i, _: [("default", i % 6 == 3)]))
+@pytest.mark.parametrize(("name", "kind"), rows(lambda i, _: [("default", i % 12 == 3)]))
 def test_default_method(name, kind):
     check(STYLES[name], TWO, AutoParallel(), None, False)

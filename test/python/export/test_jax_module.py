@@ -57,6 +57,7 @@ def zoo_plan(name: str, method=None) -> Plan:
     return planned(model.step, *model.init(), method=method).plan
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name",
     [

@@ -356,6 +356,7 @@ def test_a_method_that_does_not_fit_says_so():
         plan("data-parallel", small)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("pipeline", ["intra-only", "inter-only", "equal-layer", "uniform"])
 def test_numbers_of_pipelines(pipeline):
     model, expected = model_and_reference("gpt")
@@ -377,6 +378,7 @@ def test_numbers_of_pipelines(pipeline):
         assert len(set(sizes)) == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["gpt", "moe", "vit"])
 def test_auto_is_behind_no_pipeline_method(name):
     """On links so slow that updates, which sum gradients, are long beside a micro-batch."""

@@ -41,6 +41,7 @@ def gpipe_backwards(problem):
     ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "method",
     [
@@ -138,6 +139,7 @@ def test_of_one_stage_all_schedules_are_alike():
     assert set(split.stages[0].functions) == set(whole.stages[0].functions)
 
 
+@pytest.mark.slow
 def test_the_default_orders_a_plan_anew():
     """Weight parts fill what so few micro-batches wait."""
     whole, found = (

@@ -38,6 +38,7 @@ def test_predictions_of_planned_steps(stages, schedule, bandwidth, latency):
     assert all(m.predicted_bytes for m in timeline.memory)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("name", ["gpt", "moe", "wide_resnet"])
 def test_predictions_of_models(name, stages):

@@ -32,6 +32,7 @@ def ordinary_kernels(monkeypatch):
     monkeypatch.setattr(shard_maps, "_KERNELS", (*shard_maps._KERNELS, *ORDINARY))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.usefixtures("ordinary_kernels")
 def test_ordinary_ops_as_kernels(model):

@@ -57,6 +57,7 @@ def predicted_seconds(step, init, **options):
     return parallel.plan(*jax.eval_shape(init)).predicted_seconds
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("remat", [False, True])
 def test_gpt_is_cut_inside_its_scan(remat):
     config = zoo.GPTConfig(layers=4, scan=True, remat=remat, optimizer="sgd", learning_rate=0.1)
@@ -64,6 +65,7 @@ def test_gpt_is_cut_inside_its_scan(remat):
     assert_cut(plan)
 
 
+@pytest.mark.slow
 def test_four_stages_with_clipping_and_adam():
     """The global norm needs all layers; Adam's moments live with their weights."""
     model = zoo.make_gpt(zoo.GPTConfig(layers=4, hidden=16, seq=8, scan=True))
@@ -110,6 +112,7 @@ def test_one_mesh_keeps_the_arrays_of_a_scan():
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(step(state, batch)))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("num_micro_batches", [1, 4])
 @pytest.mark.parametrize("method", ["auto", "data-parallel", "zero-2", "zero-3"])
 def test_a_scan_is_planned_as_layers_written_out(method, num_micro_batches):
@@ -217,6 +220,7 @@ def stacked_along(axis, layers=4, width=8, hidden=16, rows=16):
     return init, step, jax.tree.map(np.float32, batch)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("axis", [1, 2])
 @pytest.mark.parametrize("method", [TWO, FOUR], ids=["two", "four"])
 def test_layers_along_another_dimension(method, axis, tmp_path):
@@ -384,6 +388,7 @@ def checkpointed(form, width=16, rows=16):
 CHECKPOINTED = ["around", "blocks", "blocks of layers"]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("form", CHECKPOINTED)
 @pytest.mark.parametrize("method", [TWO, ShardParallel(), ShardParallel(method="zero-3")])
 def test_checkpoints_around_scans_compute_what_jit_does(method, form):
@@ -451,6 +456,7 @@ def in_blocks(form, heads=2, rows=16, length=8, width=16):
     return step, init
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("method", [TWO, ShardParallel()])
 def test_loops_within_layers_compute_what_jit_does(method):
     step, init = in_blocks("map")

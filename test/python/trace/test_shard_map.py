@@ -218,12 +218,14 @@ def compare(step, state, batch, method, steps=2):
     return planned.plan
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("model", MODELS)
 def test_one_mesh(model):
     plan = compare(*step_of(model), ShardParallel(mesh_shape=(2, 4)))
     assert not any("manual" in text for text in plan.modules.values())
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("model", MODELS)
 def test_two_stages_and_micro_batches(model):
     count = MICRO_BATCHES.get(model, 4)

@@ -201,6 +201,7 @@ _COMPUTED = """
 """
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", _COMPUTED.split())
 def test_numbers_do_not_change(name):
     model = zoo.get(name)

@@ -150,6 +150,7 @@ def test_all(schedule, name, stages):
     check(schedule, name, stages)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("schedule", "submeshes", "ranges", "count", "options"),
     [

@@ -11,6 +11,7 @@ from alpa_mlir import ShardParallel
 from clusters import round_figures
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("name", "mesh_shape"),
     [

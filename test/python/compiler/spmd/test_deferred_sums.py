@@ -171,6 +171,7 @@ def test_pipeline(export: str) -> None:
     assert _with_terms(plan, model)
 
 
+@pytest.mark.slow
 def test_scanned_layers_in_stages() -> None:
     """A stage's gradients are pieces of those of the stacked weights."""
     model = zoo.make_gpt(zoo.GPTConfig(layers=6, scan=True, optimizer="sgd", learning_rate=0.1))

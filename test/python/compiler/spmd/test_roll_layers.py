@@ -96,6 +96,7 @@ def test_rematerialized_layers_are_a_loop_of_their_own(method):
     assert_steps_of_jit(compiled_step, step, params, batch)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["two stages", "one mesh"])
 def test_modules_are_as_long_for_more_layers(name):
     """What a device compiles does not grow with the layers, the optimizer included."""
@@ -133,6 +134,7 @@ def rounded(x, layer):
     return x + (jnp.tanh(hidden).astype(jnp.bfloat16) @ down).astype(jnp.float32) * scale, None
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", METHODS)
 def test_converted_weights_become_a_stack(name):
     step = scanned(rounded)
@@ -199,6 +201,7 @@ def written_with_rates(params, x, key, remat):
     return x
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["two stages", "one mesh"])
 @pytest.mark.parametrize(
     ("layers", "remat"),

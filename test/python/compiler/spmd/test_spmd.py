@@ -290,6 +290,7 @@ def test_update_of_split_state(passes: str, collectives: list[str]) -> None:
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mesh", [(2, 2), (4, 2), (2, 2, 2)])
 def test_all_reshards(mesh: tuple[int, ...]) -> None:
     """From every spec of a matrix to every other, with the steps that the path lists."""

@@ -287,6 +287,7 @@ def finished(loaded, state, count=2):
     return state, value
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("method", ["one mesh", "two stages"])
 @pytest.mark.parametrize("model", ["flax_modules", "beside_a_stack"])
 def test_state_is_saved_by_leaf(model, method, tmp_path):

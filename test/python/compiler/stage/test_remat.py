@@ -70,6 +70,7 @@ def test_numbers_stay(name, count):
     assert relative_difference(params_of(new_state), params_of(expected_state)) < 1e-4
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "count"), [("gpt with jax.checkpoint", 2), ("checkpoint", 1)])
 def test_numbers_stay_with_the_newer_checkpoint(name, count, newer_checkpoint):
     test_numbers_stay(name, count)
@@ -93,12 +94,14 @@ def test_numbers_stay_on_one_mesh(name):
     assert relative_difference(new_state, expected_state) < 1e-4
 
 
+@pytest.mark.slow
 def test_less_is_kept():
     model = gpt(layers=4)
     (kept, again), *_ = compile_both(model, layers=4)
     assert activation_bytes(again) < 0.5 * activation_bytes(kept)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["gpt", "moe", "checkpoint", "gpt with jax.checkpoint"])
 def test_numbers_stay_where_products_are_kept(name):
     model = MODELS[name]()
@@ -130,6 +133,7 @@ def parallel_on(kib, keeps):
 
 
 # From memory in which products may be kept to little more than for what comes into layers.
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("kib", "fastest"), [(680, "products"), (580, "cut"), (540, "nothing")])
 def test_what_layers_keep_is_searched(kib, fastest):
     seconds = {}
@@ -182,6 +186,7 @@ def test_products_are_kept_and_scores_of_attention_are_not():
     assert 0 < more[0] < 0.7 * more[1]
 
 
+@pytest.mark.slow
 def test_one_layer_of_four():
     model = gpt(layers=4)
     state, batch = model.init()
@@ -219,6 +224,7 @@ def rematerialized(planned) -> list[float]:
     return [stage.predicted["rematerialized_layers"] for stage in planned.plan.stages]
 
 
+@pytest.mark.slow
 def test_the_first_stage_alone_is_computed_again():
     """It keeps two micro-batches in flight, the last stage one."""
     model = gpt(layers=4)

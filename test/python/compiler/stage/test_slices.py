@@ -20,6 +20,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.skipif(not annotated.OPT.exists(), reason="alpa-opt is not built")
 @pytest.mark.parametrize(("meshes", "stages", "micro_batches", "schedule"), CASES)
 def test_equals_single_device(meshes, stages, micro_batches, schedule, tmp_path):

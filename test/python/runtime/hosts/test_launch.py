@@ -211,6 +211,7 @@ time.sleep(float(sys.argv[2]))
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, None])
 def test_a_program_and_what_it_started_end_with_the_launch(tmp_path, how):
     """However the launch ends, and when the program ends by itself."""
