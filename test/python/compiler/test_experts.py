@@ -461,5 +461,5 @@ def test_products_are_priced_by_groups():
 
     few, few_flops = seconds(8, method="data-parallel")
     many, many_flops = seconds(64, method="data-parallel")
-    assert 1.5 * few < many < 5 * few
+    assert 1.5 * few < many < 8 * few  # Eight times the weights, of as many rows.
     assert many_flops < 1.1 * few_flops
