@@ -1000,17 +1000,13 @@ bool SortUndoer::select(hlo::SelectOp op) {
   bool isFirst = isTrue(choice);
   if (!isFirst && !integers.isAll(choice, 0))
     return byRule(op);
-  Value chosen = op->getOperand(isFirst ? 1 : 2);
+  Value chosen = op->getOperand(isFirst ? 1 : 2), other = op->getOperand(isFirst ? 2 : 1);
   if (auto image = images.find(chosen); image != images.end()) {
     const Image order = image->second;
     define(op.getResult(), order, order.dim, order.before);
-    return true;
+  } else {
+    replace(op.getResult(), (it == images.end() ? images.find(other) : it)->second.sort, chosen);
   }
-  if (it == images.end())
-    it = images.find(op->getOperand(isFirst ? 2 : 1));
-  if (it == images.end())
-    return false;
-  replace(op.getResult(), it->second.sort, chosen);
   return true;
 }
 

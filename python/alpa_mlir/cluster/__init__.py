@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from alpa_runtime.backends.gpus import machine_memory_bytes
 from alpa_runtime.errors import PATH, Kind, check_type
 
 from alpa_mlir import compiler
@@ -292,8 +293,7 @@ def device_memory_bytes() -> int:
     """Bytes that one device of this process has; virtual ones share the machine's."""
     devices = _jax.local_devices()
     stats: dict[str, int] = devices[0].memory_stats() or {}
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(stats.get("bytes_limit") or total // len(devices))
+    return int(stats.get("bytes_limit") or machine_memory_bytes() // len(devices))
 
 
 ClusterLike = Cluster | str | os.PathLike[str] | Mapping[str, Any] | None

@@ -159,10 +159,15 @@ def _without_prints(eqn: Any) -> Any:
             return without_prints(_core.ClosedJaxpr(x, ())).jaxpr
         return type(x)(map(changed, x)) if type(x) in (tuple, list) else x
 
-    if not any("Debug" in type(effect).__name__ for effect in eqn.effects):
+    if not prints(eqn):
         return eqn
     params = {key: changed(x) for key, x in eqn.params.items()}
     return eqn.replace(params=params, effects=other_effects(eqn))
+
+
+def prints(of: Any) -> bool:
+    """Whether a jaxpr or an equation, or a body of one, has effects of `jax.debug`."""
+    return len(other_effects(of)) < len(of.effects)
 
 
 def other_effects(of: Any) -> set[Any]:

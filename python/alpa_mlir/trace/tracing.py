@@ -532,10 +532,10 @@ def _traced(
         tagged.__name__ = name_of(fn)
         traced, session = run(tagged)
         session.functions = 0
-    printing = _line_of(traced.jaxpr.jaxpr, jaxprs.PRINTS)
-    if printing is not None:
+    if jaxprs.prints(traced.jaxpr):
+        _, place = _line_of(traced.jaxpr.jaxpr, jaxprs.PRINTS) or ("", "")
         warnings.warn(
-            f"{name_of(fn)}: what jax.debug prints or calls {printing[1]} is left out: the step "
+            f"{name_of(fn)}: what jax.debug prints or calls {place} is left out: the step "
             "runs in parts, on many devices",
             stacklevel=2,
         )

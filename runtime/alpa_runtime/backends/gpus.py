@@ -124,5 +124,9 @@ def host_limit_bytes(environment: Mapping[str, str]) -> int:
 def allow_host_memory() -> None:
     """Let programs keep arrays in all memory of this host, unless the environment says how much:
     before JAX makes devices."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    os.environ.setdefault(HOST_LIMIT, str(max(64, total >> 30)))
+    os.environ.setdefault(HOST_LIMIT, str(max(64, machine_memory_bytes() >> 30)))
+
+
+def machine_memory_bytes() -> int:
+    """Of this machine, whoever uses it."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

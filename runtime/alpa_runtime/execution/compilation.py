@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 from alpa_runtime.backends.gpus import HOST_LIMIT, host_limit_bytes
 from alpa_runtime.backends.interface import Backend, Job, Meshes, Program, Progress, axis_sizes
 from alpa_runtime.backends.xla import (
+    Device,
     XlaBackend,
     mesh_devices,
     mlir_type,
@@ -643,16 +644,20 @@ def compiled_peaks(
     return peaks
 
 
+def _own_devices(mesh: Mesh) -> list[Device]:
+    """Those of this process."""
+    return [d for d in mesh_devices(mesh) if d.process_index == d.client.process_index()]
+
+
 def device_limits(meshes: Mapping[int, Mesh]) -> dict[int, int]:
     """Bytes that the weakest own device of each mesh gives to programs, where that is known: the
     CPU does not say."""
     limits: dict[int, int] = {}
     for number, mesh in meshes.items():
         known: list[int] = []
-        for device in mesh_devices(mesh):
-            if device.process_index == device.client.process_index():
-                statistics: dict[str, int] = device.memory_stats() or {}
-                known += [n for n in [statistics.get("bytes_limit")] if n]
+        for device in _own_devices(mesh):
+            statistics: dict[str, int] = device.memory_stats() or {}
+            known += [n for n in [statistics.get("bytes_limit")] if n]
         if known:
             limits[number] = min(known)
     return limits
@@ -708,9 +713,9 @@ def _check_host_memory(plan: Plan, meshes: Mapping[int, Mesh]) -> None:
     """Refuse a plan that keeps more on the host than JAX's GPUs of this process may take there."""
     needed = 0.0
     for stage in plan.stages:
-        for device in mesh_devices(meshes[stage.mesh]) if stage.mesh in meshes else ():
-            if device.platform == "gpu" and device.process_index == device.client.process_index():
-                needed += stage.predicted.get("host_bytes", 0.0)
+        own = _own_devices(meshes[stage.mesh]) if stage.mesh in meshes else []
+        gpus = sum(device.platform == "gpu" for device in own)
+        needed += gpus * stage.predicted.get("host_bytes", 0.0)
     limit = host_limit_bytes(os.environ)
     if needed > limit:
         raise InfeasiblePlanError(
