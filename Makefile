@@ -46,7 +46,7 @@ test: build lint docs lit pytest ## Run every check and every test
 
 test-full: test ## Run the slow tests too: the wheel, long comparisons and damaged inputs
 	@echo "== slow tests"
-	@$(PY) -m pytest -m slow -n $(JOBS) --dist loadfile
+	@XLA_FLAGS=--xla_backend_optimization_level=3 $(PY) -m pytest -m slow -n $(JOBS) --dist loadfile
 
 lint: setup ## Check formatting, types and spelling
 	@echo "== lint"

@@ -140,7 +140,7 @@ def test_gradients_that_ops_cannot_make_split_are_split_behind_them(loss, method
         step, cluster=CLUSTER, method=ShardParallel(mesh_shape=mesh_shape, method=method)
     )(weight, batch)
     for got, wanted in zip(jax.device_get(found), expected, strict=True):
-        assert jnp.allclose(got, wanted, rtol=0, atol=1e-6)
+        assert jnp.abs(got - wanted).max() < 1e-6 * max(1, jnp.abs(wanted).max())
 
 
 MESH = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
