@@ -203,10 +203,21 @@ llvm::Expected<Problem> sharding::buildIntraOpProblem(const StageView &stage,
   return problem;
 }
 
+llvm::DenseMap<Value, ShardingSpec> sharding::heldSpecs(const ProblemBuilder &builder,
+                                                        llvm::ArrayRef<unsigned> choices) {
+  llvm::DenseMap<Value, ShardingSpec> specs;
+  for (const ValueInfo &info : builder.getValues())
+    if (!info.isScratch && info.sumOf < 0)
+      specs[info.value] =
+          builder.specOf(info, choices).unpack(rankOf(info.value), builder.getMeshShape().size());
+  return specs;
+}
+
 /// Specs of all values, and the uses that want another one.
 static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
   unsigned numAxes = builder.getMeshShape().size();
   llvm::ArrayRef<unsigned> choices = result.solution.choices;
+  result.specs = heldSpecs(builder, choices);
   std::vector<PackedSpec> specs;
   for (const ValueInfo &info : builder.getValues())
     specs.push_back(info.isScratch   ? PackedSpec()
@@ -218,9 +229,7 @@ static void readSpecs(const ProblemBuilder &builder, IntraOpResult &result) {
     if (info.isMoved && info.sumOf < 0)
       if (PackedSpec made = builder.specOf(info.madeNode, info.madeTable, choices); made != spec)
         result.madeSpecs[info.value] = made.unpack(rankOf(info.value), numAxes);
-    if (info.sumOf < 0)
-      result.specs[info.value] = spec.unpack(rankOf(info.value), numAxes);
-    else if (specs[info.sumOf].isUnreduced())
+    if (info.sumOf >= 0 && specs[info.sumOf].isUnreduced())
       result.sumSpecs[info.value] = spec.unpack(rankOf(info.value), numAxes);
   }
   for (const OperandDemand &demand : builder.getDemands()) {

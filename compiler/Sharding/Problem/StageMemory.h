@@ -46,6 +46,10 @@ std::vector<int64_t> addMemory(solver::Problem &problem, const ProblemBuilder &b
                                const Liveness &liveness, int64_t limitBytes,
                                llvm::ArrayRef<int64_t> times = {});
 
+/// How each value of the stage is held.
+llvm::DenseMap<mlir::Value, ShardingSpec> heldSpecs(const ProblemBuilder &builder,
+                                                    llvm::ArrayRef<unsigned> choices);
+
 /// Sets specs, seconds and bytes of a result that has its choices.
 void reportPlan(const ProblemBuilder &builder, const MemoryUse &use, IntraOpResult &result);
 

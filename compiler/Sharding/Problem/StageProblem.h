@@ -133,6 +133,10 @@ public:
     return measureBackwardParts(builder, point.choices);
   }
   IntraOpResult result(const StagePoint &point, double boundSeconds, int64_t inFlight) const;
+  /// How it holds its values: `specs` of the result.
+  llvm::DenseMap<mlir::Value, ShardingSpec> specs(const StagePoint &point) const {
+    return heldSpecs(builder, point.choices);
+  }
 
   /// Solves that the clock ended since this was last asked. Not for several threads.
   unsigned takeTimedOut() const { return std::exchange(timedOut, 0); }
@@ -140,6 +144,7 @@ public:
   llvm::ArrayRef<NodeInfo> nodes() const { return builder.getNodes(); }
   const ProblemBuilder &getBuilder() const { return builder; }
   const cost::CostModel &getModel() const { return model; }
+  const StageView &getView() const { return view; }
   /// Memory that the problem itself takes here.
   size_t numBytes() const;
 

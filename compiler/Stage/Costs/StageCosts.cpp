@@ -302,6 +302,9 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
       if (llvm::Error error = answer(run, rangeClass, way, inFlight))
         return error;
       run.isNew = jobs[i].isSolved = true;
+      int slot = run.answers.at(inFlight).slot;
+      if (options.wantsParts && slot >= 0 && !run.parts.count(run.chosen[slot]))
+        run.parts[run.chosen[slot]] = run.problem->backwardParts(*run.chosen[slot]);
     }
     count(run);
     return llvm::Error::success();
@@ -401,17 +404,21 @@ llvm::Expected<bool> StageCosts::improve(llvm::ArrayRef<Request> requests) {
 }
 
 /// Problems of stages are large: only those that were used last are remembered.
-void StageCosts::forgetProblems() {
+static void dropProblems(std::vector<SolvedRun *> runs) {
   constexpr size_t kMostBytes = size_t(400) << 20;
-  std::vector<Run *> remembered;
-  for (auto &[key, run] : runs)
-    if (run.problem)
-      remembered.push_back(&run);
-  llvm::sort(remembered, [](Run *a, Run *b) { return a->usedAt > b->usedAt; });
+  llvm::erase_if(runs, [](SolvedRun *run) { return !run->problem; });
+  llvm::sort(runs, [](SolvedRun *a, SolvedRun *b) { return a->usedAt > b->usedAt; });
   size_t bytes = 0;
-  for (Run *run : remembered)
+  for (SolvedRun *run : runs)
     if ((bytes += run->problem->numBytes()) > kMostBytes)
       run->problem.reset();
+}
+
+void StageCosts::forgetProblems() {
+  std::vector<SolvedRun *> all;
+  for (auto &[key, run] : runs)
+    all.push_back(&run);
+  dropProblems(std::move(all));
 }
 
 /// From now on this number is told apart from others.
@@ -451,13 +458,13 @@ const StagePoint &StageCosts::pointOf(unsigned id) const {
 llvm::Expected<sharding::BackwardParts> StageCosts::partsOf(unsigned id) {
   unsigned rangeClass = classOf(id), way = wayOf(id), slot = id % kSlots;
   Run &run = runs.find({rangeClass, way})->second;
-  if (auto known = run.parts.find(slot); known != run.parts.end())
+  if (auto known = run.parts.find(run.chosen[slot]); known != run.parts.end())
     return known->second;
   if (llvm::Error error = state(run, rangeClass, way))
     return std::move(error);
   count(run);
   run.usedAt = ++clock;
-  return run.parts[slot] = run.problem->backwardParts(*run.chosen[slot]);
+  return run.parts[run.chosen[slot]] = run.problem->backwardParts(*run.chosen[slot]);
 }
 
 /// Aligns a run's layers in the problem in which values are moved before them. `slot` is
@@ -493,7 +500,7 @@ llvm::Error StageCosts::alignMoving(Run &run, unsigned rangeClass, unsigned way,
   if (slot < 0)
     return llvm::Error::success();
   run.moving[slot] = std::min(bound, (*aligned)->seconds);
-  run.parts[slot] = (*problem)->backwardParts(**aligned);
+  run.parts[*aligned] = (*problem)->backwardParts(**aligned);
   return llvm::Error::success();
 }
 
@@ -662,7 +669,7 @@ llvm::Expected<const StageCosts::HeldValues *> StageCosts::heldValues(const Plan
         StageProblem::build(view, modelOf(way), intraOpOptions(stage.choice.id, view));
     if (!problem)
       return problem.takeError();
-    values = (*problem)->result(pointOf(stage.choice.id), 0, 1).specs;
+    values = (*problem)->specs(pointOf(stage.choice.id));
     return &values;
   }
   auto [lo, hi] = examples[rangeClass];
@@ -670,7 +677,7 @@ llvm::Expected<const StageCosts::HeldValues *> StageCosts::heldValues(const Plan
     if (llvm::Error error = state(run, rangeClass, way))
       return std::move(error);
     run.usedAt = ++clock;
-    values = run.problem->result(pointOf(stage.choice.id), 0, 1).specs;
+    values = run.problem->specs(pointOf(stage.choice.id));
     return &values;
   }
   // Equal stages hold what equal ops read and make in the same way.
@@ -692,6 +699,27 @@ llvm::Expected<const StageCosts::HeldValues *> StageCosts::heldValues(const Plan
   return &values;
 }
 
+llvm::ArrayRef<StageCosts::HandedValue> StageCosts::handedBy(unsigned variant, unsigned layer) {
+  auto [known, isNew] = handed.try_emplace({variant, layer});
+  for (Operation *op :
+       isNew ? llvm::ArrayRef(variants[variant][layer]) : llvm::ArrayRef<Operation *>()) {
+    if (sharding::runsOnce(sharding::opPhaseOf(op)))
+      continue;
+    for (Value value : op->getResults()) {
+      llvm::SmallVector<unsigned, 2> readers;
+      for (Operation *user : importer::getUsers(value)) {
+        std::optional<int64_t> reader = layerOf(user);
+        if (reader && !sharding::runsOnce(sharding::opPhaseOf(user)) &&
+            !llvm::is_contained(readers, unsigned(*reader)))
+          readers.push_back(unsigned(*reader));
+      }
+      if (!readers.empty())
+        known->second.push_back({value, std::move(readers)});
+    }
+  }
+  return known->second;
+}
+
 llvm::Expected<double> StageCosts::moveSeconds(const PlannedStage &from, const PlannedStage &to) {
   unsigned way = wayOf(from.choice.id);
   if (way != wayOf(to.choice.id))
@@ -702,18 +730,10 @@ llvm::Expected<double> StageCosts::moveSeconds(const PlannedStage &from, const P
     return known->second;
   std::vector<Value> values;
   for (unsigned layer = from.lo; layer < from.hi; ++layer)
-    for (Operation *op : variants[variantOf(way)][layer]) {
-      if (sharding::runsOnce(sharding::opPhaseOf(op)))
-        continue;
-      auto isThere = [&](Operation *user) {
-        std::optional<int64_t> layer = layerOf(user);
-        return layer && *layer >= to.lo && *layer < to.hi &&
-               !sharding::runsOnce(sharding::opPhaseOf(user));
-      };
-      for (Value value : op->getResults())
-        if (llvm::any_of(importer::getUsers(value), isThere))
-          values.push_back(value);
-    }
+    for (const HandedValue &handed : handedBy(variantOf(way), layer))
+      if (llvm::any_of(handed.readers,
+                       [&](unsigned reader) { return reader >= to.lo && reader < to.hi; }))
+        values.push_back(handed.value);
   if (values.empty())
     return 0;
   llvm::Expected<const HeldValues *> made = heldValues(from);
@@ -963,11 +983,6 @@ llvm::Error StageCosts::ask(const std::set<unsigned> &ways) {
     if (variantOf(way) == 0)
       boundOtherVariants(way);
   }
-  if (options.layers)
-    for (const Job &job : jobs)
-      if (!job.run->timedOut)
-        options.layers->entries.try_emplace(cacheKey(classOfLayer(job.layers.front()), job.way),
-                                            LayerCache::Entry{job.run->free, job.run->layers});
   for (const Job &job : jobs)
     for (const auto &[inFlight, answer] : job.run->answers)
       addLevel(inFlight);
@@ -1249,14 +1264,14 @@ void StageCosts::restore(Run &run, unsigned rangeClass, unsigned way) {
   if (run.isRestored)
     return;
   run.isRestored = true;
-  if (options.layers) {
-    auto known = options.layers->entries.find(cacheKey(rangeClass, way));
-    if (known != options.layers->entries.end()) {
-      run.free = known->second.free;
-      run.layers = known->second.layers;
+  if (options.known && run.points.empty() && run.layers.empty()) {
+    auto known = options.known->runs.find(cacheKey(rangeClass, way));
+    if (known != options.known->runs.end()) {
+      static_cast<SolvedRun &>(run) = known->second;
       run.isNew = true; // For the store, unless it has more.
-      if (run.free.point)
-        run.points.push_back(run.free.point);
+      auto [lo, hi] = examples[rangeClass];
+      if (run.problem && run.problem->getView().ops != viewOf(lo, hi, way).ops)
+        run.problem.reset(); // Of equal ops, but of others.
     }
   }
   if (!options.store)
@@ -1280,7 +1295,27 @@ void StageCosts::restore(Run &run, unsigned rangeClass, unsigned way) {
   run.layers = std::move(stored->layers);
 }
 
-void StageCosts::keep() const {
+/// For other searches: what is known whatever the limit.
+void StageCosts::remember() {
+  if (!options.known)
+    return;
+  SolvedRuns &known = *options.known;
+  for (const auto &[key, run] : runs) {
+    // What the clock ended another search would find otherwise.
+    if (run.timedOut || (run.points.empty() && run.layers.empty()))
+      continue;
+    SolvedRun &kept = known.runs[cacheKey(key.first, key.second)] = run;
+    kept.usedAt += known.clock;
+  }
+  known.clock += clock;
+  std::vector<SolvedRun *> solved;
+  for (auto &[key, run] : known.runs)
+    solved.push_back(&run);
+  dropProblems(solved);
+}
+
+void StageCosts::keep() {
+  remember();
   constexpr uint64_t kMostBytes = uint64_t(512) << 20;
   if (!options.store)
     return;

@@ -29,14 +29,27 @@
 
 namespace alpa::stage {
 
-/// What single layers take without a memory limit, by their keys and meshes: for other searches
-/// among the same meshes.
-struct LayerCache {
-  struct Entry {
-    sharding::StageProblem::Priced free;
-    std::map<uint64_t, LayerFacts> layers; // As Run has them.
-  };
-  std::map<std::pair<LayerRangeKey, unsigned>, Entry> entries;
+/// What is known of equal runs of layers on one mesh, whatever the memory limit.
+struct SolvedRun {
+  std::shared_ptr<sharding::StageProblem> problem; // While it is remembered.
+  sharding::StageProblem::Priced free; // Without memory limit; no point before it is solved.
+  /// The bound of the run as one stage, 0 before it is known, and how collectives that can
+  /// hide are counted for it. As a part of a stage it has the bound of `free`: its collectives
+  /// may be hidden by other layers.
+  double boundSeconds = 0, exposure = 0;
+  std::vector<std::shared_ptr<sharding::StagePoint>> points;
+  std::map<uint64_t, LayerFacts> layers; // Of a single layer, by how its bytes count.
+  /// Of points, where they were asked for.
+  std::map<std::shared_ptr<sharding::StagePoint>, sharding::BackwardParts> parts;
+  unsigned usedAt = 0;
+
+  double bound() const { return std::max(boundSeconds, free.boundSeconds); }
+};
+
+/// Solved runs by their keys and meshes, for searches one after another among the same meshes.
+struct SolvedRuns {
+  std::map<std::pair<LayerRangeKey, unsigned>, SolvedRun> runs;
+  unsigned clock = 0; // Of `usedAt`.
 };
 
 struct StageCostOptions {
@@ -60,8 +73,9 @@ struct StageCostOptions {
   /// Where solved stages are kept from search to search, or null; and what decides
   /// them beside their ops, their mesh and these options.
   std::shared_ptr<const StageStore> store;
-  /// What is found of single layers is kept here while the process goes on, or null.
-  std::shared_ptr<LayerCache> layers;
+  /// What searches before found, and this one adds to; or null.
+  std::shared_ptr<SolvedRuns> known;
+  bool wantsParts = false; // Of most of what is solved (`partsOf`).
   std::string methodKey;
   /// What a filter goes by on each mesh beside the ops of a stage; empty for nothing.
   std::vector<std::string> pinKeys;
@@ -88,8 +102,8 @@ public:
   size_t numReused() const { return reusedCount; }
   /// Runs that the store knew.
   size_t numLoaded() const { return loadedCount; }
-  /// Puts what is new into the store.
-  void keep() const;
+  /// Puts what is new into the store, and what is known where later searches find it.
+  void keep();
 
   /// First bounds, from the single layers, or where these are many from what they take on a
   /// single device. The error is an op that cannot be planned.
@@ -187,22 +201,10 @@ private:
     bool isImproved = false;
   };
   /// What is known of a class of layer ranges on one way.
-  struct Run {
-    std::unique_ptr<sharding::StageProblem> problem; // While it is remembered.
-    sharding::StageProblem::Priced free; // Without memory limit; no point before it is solved.
-    /// The bound of the run as one stage, 0 before it is known, and how collectives that can
-    /// hide are counted for it. As a part of a stage it has the bound of `free`: its collectives
-    /// may be hidden by other layers.
-    double boundSeconds = 0, exposure = 0;
-    double bound() const { return std::max(boundSeconds, free.boundSeconds); }
-    std::vector<std::shared_ptr<sharding::StagePoint>> points;
+  struct Run : SolvedRun {
     std::vector<std::shared_ptr<sharding::StagePoint>> chosen;
-    std::map<int64_t, Answer> answers;     // By micro-batches in flight.
-    std::map<uint64_t, LayerFacts> layers; // Of a single layer, by how its bytes count.
-    unsigned usedAt = 0;
-    double solveSeconds = 0; // Spent by this process; none where the store knew it.
-    std::map<unsigned, sharding::BackwardParts>
-        parts; // Of chosen points, where they were asked for.
+    std::map<int64_t, Answer> answers; // By micro-batches in flight.
+    double solveSeconds = 0;           // Spent by this process; none where the store knew it.
     /// Chosen points that move values where they come into equal layers, with bounds on the
     /// seconds of such points.
     std::map<unsigned, double> moving;
@@ -264,6 +266,7 @@ private:
   int slotOf(Run &run, std::shared_ptr<sharding::StagePoint> point) const;
   llvm::Error forAll(size_t count, llvm::function_ref<llvm::Error(size_t)> work) const;
   void forgetProblems();
+  void remember();
   void addLevel(int64_t inFlight);
   void touch(unsigned rangeClass, unsigned way);
   void touchAll(unsigned way);
@@ -272,6 +275,12 @@ private:
   const Run *findRun(unsigned rangeClass, unsigned way) const;
   using HeldValues = llvm::DenseMap<mlir::Value, ShardingSpec>;
   llvm::Expected<const HeldValues *> heldValues(const PlannedStage &stage);
+  /// A value that a layer makes for each micro-batch, and the layers that read it then.
+  struct HandedValue {
+    mlir::Value value;
+    llvm::SmallVector<unsigned, 2> readers;
+  };
+  llvm::ArrayRef<HandedValue> handedBy(unsigned variant, unsigned layer);
 
   mlir::MLIRContext *context;
   std::vector<LayerOps> variants;
@@ -293,6 +302,7 @@ private:
   /// By choice and layers; and by those of both stages.
   std::map<std::array<unsigned, 3>, HeldValues> held;
   std::map<std::array<unsigned, 6>, double> moves;
+  std::map<std::pair<unsigned, unsigned>, std::vector<HandedValue>> handed; // By variant and layer.
   /// Numbers of micro-batches in flight that are told apart; each stands for all up to
   /// the next.
   std::vector<int64_t> levels;

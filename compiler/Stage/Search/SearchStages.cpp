@@ -1067,11 +1067,14 @@ llvm::Error AlpaSearchStagesPass::run() {
   options.mostInFlight = mostInFlight(setup.tried.schedules, numLayers, numMicroBatches);
   options.workLimit = workLimit;
   options.timeLimitSeconds = timeLimit;
+  options.wantsParts = schedule == "auto" || // Which orders split phases in the end.
+                       llvm::any_of(setup.tried.schedules,
+                                    [](const ScheduleInfo *info) { return info->splitsBackward; });
   // These depend on all of the step.
   options.allDiffer = method == "heuristic" || method == "manual";
   options.methodKey = method;
   if (!options.allDiffer)
-    options.layers = std::make_shared<LayerCache>();
+    options.known = std::make_shared<SolvedRuns>();
   if (!cacheDir.empty() && !options.allDiffer) {
     llvm::Expected<std::shared_ptr<StageStore>> store = StageStore::open(cacheDir);
     if (!store)
