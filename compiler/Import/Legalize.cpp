@@ -8,6 +8,8 @@
 #include "mlir/IR/IRMapping.h"
 #include "mlir/IR/Matchers.h"
 #include "mlir/IR/Verifier.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+#include "mlir/Transforms/RegionUtils.h"
 #include "llvm/Support/CheckedArithmetic.h"
 
 using namespace alpa;
@@ -451,6 +453,46 @@ static LogicalResult writeOverArrays(hlo::MapOp map) {
   return success();
 }
 
+/// A scalar that constants alone make; those who make it come first in `ops`.
+static bool isMadeOfConstants(Value value, SmallVectorImpl<Operation *> &ops) {
+  Operation *op = value.getDefiningOp();
+  if (!op || op->getNumRegions() > 0 || op->getNumResults() != 1 || !isScalar(value) ||
+      !isMemoryEffectFree(op))
+    return false;
+  if (!llvm::all_of(op->getOperands(),
+                    [&](Value operand) { return isMadeOfConstants(operand, ops); }))
+    return false;
+  if (!llvm::is_contained(ops, op))
+    ops.push_back(op);
+  return true;
+}
+
+/// Functions of scalars have no value of outside for XLA: programs that were made small for export
+/// have constants of theirs there. What else they read is refused.
+static LogicalResult takeConstantsIntoBodies(Operation *op, unsigned &count) {
+  for (Region &region : op->getRegions()) {
+    llvm::SetVector<Value> captured;
+    getUsedValuesDefinedAbove(region, captured);
+    for (Value value : captured) {
+      SmallVector<Operation *> ops;
+      if (!isMadeOfConstants(value, ops))
+        return withCode(op->emitOpError(), ErrorCode::UnsupportedOp)
+               << "reads in its body a value that is computed outside of it; make it an operand, "
+                  "or "
+                  "compute it in the body";
+      OpBuilder builder = OpBuilder::atBlockBegin(&region.front());
+      IRMapping mapping;
+      for (Operation *made : ops)
+        builder.clone(*made, mapping);
+      value.replaceUsesWithIf(mapping.lookup(value), [&](OpOperand &use) {
+        return region.isAncestor(use.getOwner()->getParentRegion());
+      });
+      ++count;
+    }
+  }
+  return success();
+}
+
 LogicalResult importer::legalize(func::FuncOp main, unsigned &count) {
   if (failed(SizeResolver(count).run(main)))
     return failure();
@@ -462,6 +504,13 @@ LogicalResult importer::legalize(func::FuncOp main, unsigned &count) {
   WalkResult result = main.walk([&](hlo::MapOp op) {
     ++count;
     return WalkResult(writeOverArrays(op));
+  });
+  if (result.wasInterrupted())
+    return failure();
+  result = main.walk([&](Operation *op) {
+    bool isOfScalars = isa<hlo::ReduceOp, hlo::ReduceWindowOp, hlo::SortOp, hlo::ScatterOp,
+                           hlo::SelectAndScatterOp, hlo::AllReduceOp, hlo::ReduceScatterOp>(op);
+    return WalkResult(isOfScalars ? takeConstantsIntoBodies(op, count) : success());
   });
   return failure(result.wasInterrupted());
 }

@@ -24,6 +24,7 @@
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/IRMapping.h"
+#include "mlir/Transforms/RegionUtils.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
@@ -379,6 +380,14 @@ RankedTensorType BatchSplitter::localType(Value value, Layout layout) {
 static bool holds(const TensorFactors &tensor, int64_t factor) {
   return llvm::any_of(
       tensor, [&](const DimFactors &dim) { return llvm::is_contained(dim, unsigned(factor)); });
+}
+
+/// Whether a function of scalars, as those of reductions, reads what is made outside of it.
+static bool readsOutside(Operation *op) {
+  llvm::SetVector<Value> captured;
+  if (!isa<hlo::WhileOp, hlo::CaseOp>(op))
+    getUsedValuesDefinedAbove(op->getRegions(), captured);
+  return !captured.empty();
 }
 
 /// A copy of `op` on parts; its regions work on single elements or whole values.
@@ -910,7 +919,7 @@ bool BatchSplitter::canRepeat(Value value) {
       continue;
     }
     std::optional<ShardingRule> rule = getShardingRule(op);
-    if (!rule || rule->heavy || !isMemoryEffectFree(op) ||
+    if (!rule || rule->heavy || !isMemoryEffectFree(op) || readsOutside(op) ||
         isa<hlo::WhileOp, hlo::CaseOp, hlo::SortOp, hlo::CustomCallOp, MapOp>(op) ||
         op->getBlock() != &main.front())
       return false;
@@ -2063,6 +2072,8 @@ LogicalResult BatchSplitter::inMicroBatch(Operation *op) {
                : failure();
   if (auto choice = dyn_cast<hlo::CaseOp>(op))
     return branches(choice);
+  if (readsOutside(op))
+    return refuse(op, "reads in its body a value of outside");
   SmallVector<Form> in;
   bool isComplete = true;
   for (Value operand : op->getOperands()) {

@@ -96,3 +96,16 @@ func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   }) : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// -----
+
+func.func public @main(%x: tensor<4x3xf32>, %s: tensor<f32>) -> tensor<4xf32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  // expected-error @below {{reads in its body a value that is computed outside of it; make it an operand, or compute it in the body}}
+  %0 = stablehlo.reduce(%x init: %z) across dimensions = [1] : (tensor<4x3xf32>, tensor<f32>) -> tensor<4xf32>
+    reducer(%a: tensor<f32>, %b: tensor<f32>) {
+      %m = stablehlo.minimum %a, %s : tensor<f32>
+      stablehlo.return %m : tensor<f32>
+    }
+  return %0 : tensor<4xf32>
+}

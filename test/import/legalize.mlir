@@ -79,3 +79,36 @@ func.func public @main(%x: tensor<4xf32>, %n: tensor<2xi32>) -> tensor<2x2xf32> 
   %0 = stablehlo.dynamic_reshape %x, %n : (tensor<4xf32>, tensor<2xi32>) -> tensor<2x2xf32>
   return %0 : tensor<2x2xf32>
 }
+
+// -----
+
+// Functions of scalars get their own constants, with what is made of them.
+
+// CHECK-LABEL: func.func public @main
+func.func public @main(%x: tensor<4x3xf32>) -> (tensor<4xf32>, tensor<4x3xf32>) {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %one = stablehlo.constant dense<1.0> : tensor<f32>
+  %two = stablehlo.add %one, %one : tensor<f32>
+  // CHECK: stablehlo.reduce(
+  // CHECK-NEXT: reducer(%[[A:.*]]: tensor<f32>, %[[B:.*]]: tensor<f32>)
+  // CHECK-NEXT: %[[ONE:.*]] = stablehlo.constant {{.*}}1.000000e+00
+  // CHECK-NEXT: %[[TWO:.*]] = stablehlo.add %[[ONE]], %[[ONE]]
+  // CHECK-NEXT: stablehlo.add %[[A]], %[[B]]
+  // CHECK-NEXT: stablehlo.minimum %{{.*}}, %[[TWO]]
+  %0 = stablehlo.reduce(%x init: %z) across dimensions = [1] : (tensor<4x3xf32>, tensor<f32>) -> tensor<4xf32>
+    reducer(%a: tensor<f32>, %b: tensor<f32>) {
+      %s = stablehlo.add %a, %b : tensor<f32>
+      %m = stablehlo.minimum %s, %two : tensor<f32>
+      stablehlo.return %m : tensor<f32>
+    }
+  // CHECK: "stablehlo.sort"
+  // CHECK-NEXT: ^bb0(%[[A:.*]]: tensor<f32>, %[[B:.*]]: tensor<f32>):
+  // CHECK-NEXT: %[[Z:.*]] = stablehlo.constant {{.*}}0.000000e+00
+  // CHECK-NEXT: stablehlo.compare LT, %[[A]], %[[Z]]
+  %1 = "stablehlo.sort"(%x) <{dimension = 1 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %c = stablehlo.compare LT, %a, %z, TOTALORDER : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %c : tensor<i1>
+  }) : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  return %0, %1 : tensor<4xf32>, tensor<4x3xf32>
+}

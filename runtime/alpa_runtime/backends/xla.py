@@ -237,6 +237,15 @@ def compile_text(text: str, mesh: Mesh, *, per_device: bool = False) -> Any:
     return client.compile_and_load(text, devices, compile_options(client, devices, per_device))
 
 
+def load_kernels(text: str) -> None:
+    """Load the library of LAPACK that a module calls: JAX does so where it lowers such a call
+    alone, and without it the call jumps nowhere."""
+    if "@lapack_" in text:
+        from jaxlib import lapack  # Reads SciPy's: 0.2 s.
+
+        lapack.prepare_lapack_call("potrf_ffi", np.float32)
+
+
 def load_program(data: bytes, mesh: Mesh, *, per_device: bool = False) -> Any:
     """What `handle.serialize()` gave, on the devices of a mesh of the same shape.
 
@@ -458,6 +467,7 @@ class XlaBackend:
 
     def build(self, jobs: Sequence[Job], meshes: Meshes) -> list[Program]:
         """Compile jobs that have one text; see `Backend`."""
+        load_kernels(jobs[0].text)
         handles: dict[int, Any] = {}
         programs: list[Program] = []
         # What XLA writes of a program that it has read itself lacks its machine code, so the
