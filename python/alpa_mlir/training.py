@@ -62,7 +62,7 @@ class StatefulStep:
     def __init__(self, step: ParallelStep, static: Mapping[int, Any] | None = None) -> None:
         self.step = step
         form, plan = step.form, step.plan
-        self._static = {
+        self.static = {
             item.position: None if item.value is None else ast.literal_eval(item.value)
             for item in form.static
         } | dict(static or {})
@@ -93,11 +93,11 @@ class StatefulStep:
                 f"got {len(arguments)} arguments, the step takes {len(self._is_batch)}",
                 where=self.step.plan.name,
             )
-        size = len(self._is_batch) + len(self._static)
+        size = len(self._is_batch) + len(self.static)
         rest = iter(arguments)
-        full = [self._static[i] if i in self._static else next(rest) for i in range(size)]
+        full = [self.static[i] if i in self.static else next(rest) for i in range(size)]
         arrays = self.step.arrays_of(full)
-        arguments = [x for i, x in enumerate(arrays) if i not in self._static]
+        arguments = [x for i, x in enumerate(arrays) if i not in self.static]
         pairs = list(zip(arguments, self._is_batch, strict=True))
         state = tuple(argument for argument, is_batch in pairs if not is_batch)
         batch = tuple(argument for argument, is_batch in pairs if is_batch)
@@ -120,8 +120,8 @@ class StatefulStep:
         states = iter(state if several else (state,))
         batches = iter(batch)
         dynamic = iter([next(batches if is_batch else states) for is_batch in self._is_batch])
-        size = len(self._is_batch) + len(self._static)
-        arguments = [self._static[i] if i in self._static else next(dynamic) for i in range(size)]
+        size = len(self._is_batch) + len(self.static)
+        arguments = [self.static[i] if i in self.static else next(dynamic) for i in range(size)]
         results = trees.leaves(self.step(*arguments))
         old, structure = trees.flatten(state)
         new = [

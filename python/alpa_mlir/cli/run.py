@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import statistics
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 10
+_SECONDS = "seconds of the step"  # No name of a result.
 
 
 @dataclass
@@ -40,7 +42,6 @@ class StepReport:
     steps: int
     quiet: bool
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    begin: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         from alpa_runtime.parallel_step import on_terminal
@@ -52,11 +53,10 @@ class StepReport:
             self.bar = tqdm(total=self.steps, initial=self.first, desc="running", unit="step")
 
     def add(self, number: int, results: dict[str, Any]) -> None:
-        """A step whose results are on the host."""
-        now = time.perf_counter()
-        found = _scalars(results)
-        self.rows.append({"step": number, "seconds": now - self.begin, "results": found})
-        self.begin = now
+        """A timed step, whose results are on the host."""
+        found = _scalars({name: value for name, value in results.items() if name != _SECONDS})
+        seconds = float(results[_SECONDS])
+        self.rows.append({"step": number, "seconds": seconds, "results": found})
         if self.bar is not None:
             self.bar.set_postfix_str(_results_text(found), refresh=False)
             self.bar.update(number + 1 - self.bar.n)
@@ -68,8 +68,8 @@ class StepReport:
     @property
     def step_seconds(self) -> float | None:
         """Of a step; the first one does what is done once."""
-        later = sorted(row["seconds"] for row in self.rows[1:])
-        return later[len(later) // 2] if later else None
+        later = [row["seconds"] for row in self.rows[1:]]
+        return statistics.median(later) if later else None
 
     def as_text(self) -> str:
         from alpa_runtime.plan.text import seconds_text
@@ -80,6 +80,8 @@ class StepReport:
             f"step {row['step']}: {_results_text(row['results'])}, {seconds_text(row['seconds'])}"
             for row in (self.rows[i] for i in chosen if i < size)
         ]
+        if size > len(lines):
+            lines.append(f"({len(lines)} of {size} steps; --json has all)")
         if self.step_seconds is not None:
             lines.append(f"a step takes {seconds_text(self.step_seconds)} (median)")
         return "\n".join(lines)
@@ -264,6 +266,25 @@ def _check_devices(source: Source) -> None:
         )
 
 
+def _timed(step: StatefulStep) -> StatefulStep:
+    """The step, waiting for its results, beside which are the seconds that it took."""
+    import jax
+
+    from alpa_mlir.training import StatefulStep
+
+    jax_: Any = jax
+
+    class Timed(StatefulStep):
+        def __call__(self, state: Any, *batch: Any) -> tuple[Any, dict[str, Any]]:
+            begin = time.perf_counter()
+            state, results = super().__call__(state, *batch)
+            results = jax_.device_get(results)
+            jax_.block_until_ready(state)
+            return state, results | {_SECONDS: time.perf_counter() - begin}
+
+    return Timed(step.step, step.static)
+
+
 def _plainly(
     options: argparse.Namespace, source: Source, load: Callable[[], StatefulStep]
 ) -> StepReport:
@@ -276,19 +297,13 @@ def _plainly(
         state, batches = _first(options, source, step)
         steps: int = options.steps
         report = StepReport(0, steps, options.quiet)
+        timed = _timed(step)
         with contextlib.closing(report), contextlib.ExitStack() as recording:
-            pending: dict[str, Any] | None = None
             for number in range(steps):
                 if options.trace is not None and number == max(0, steps - TRACED):
                     recording.enter_context(step.step.record(options.trace, simulated))
-                state, results = step(state, *next(batches))
-                # The results of the step before are there by now, or soon.
-                if pending is not None:
-                    report.add(number - 1, jax_.device_get(pending))
-                pending = results
-            assert pending is not None
-            report.add(steps - 1, jax_.device_get(pending))
-            jax_.block_until_ready(state)
+                state, results = timed(state, *next(batches))
+                report.add(number, results)
     finally:
         step.close()
     return report
@@ -306,7 +321,7 @@ def _with_checkpoints(
     steps: list[StatefulStep] = []
 
     def loaded() -> StatefulStep:
-        steps[:] = [load()]
+        steps[:] = [_timed(load())]
         return steps[0]
 
     class Batches:

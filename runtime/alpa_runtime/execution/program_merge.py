@@ -712,6 +712,7 @@ class _Merger:
                     "never received",
                     where="programs",
                 )
+        self.check_runs()
         results = step_results(self.plan, self.outputs, self.all_are_read)
         return MergedStep(tuple(self.values), tuple(self.actions), results)
 
@@ -905,6 +906,31 @@ class _Merger:
         value = self.new_value(cursor, op.slot, held)
         self.places[key] = value
         self.actions.append(Place(value, op.arg, micro_batch))
+
+    def check_runs(self) -> None:
+        """Whether what runs for micro-batches runs for each, on its own part of the batch."""
+        count = self.plan.num_micro_batches
+        part = {x.value: x.micro_batch for x in self.actions if isinstance(x, Place)}
+        found: dict[tuple[int, str], list[int]] = {}
+        for run in self.actions:
+            if not isinstance(run, Run) or run.micro_batch is None:
+                continue
+            found.setdefault((run.stage, run.function), []).append(run.micro_batch)
+            for value in run.inputs:
+                if part.get(value) not in (None, run.micro_batch):
+                    raise PlanMismatchError(
+                        f"{run.function} of micro-batch {run.micro_batch} reads micro-batch "
+                        f"{part[value]} of the batch",
+                        where=f"plan.json: program of stage {run.stage}",
+                    )
+        for (stage, function), numbers in found.items():
+            if not len(numbers) == len(set(numbers)) == count:
+                raise PlanMismatchError(
+                    f"{function} runs {len(numbers)} times, for {len(set(numbers))} of "
+                    f"{count} micro-batches",
+                    where=f"plan.json: program of stage {stage}",
+                    fix="run it once for each",
+                )
 
     def check_micro_batch(self, cursor: _Cursor, micro_batch: int | None) -> None:
         if micro_batch is not None and micro_batch >= self.plan.num_micro_batches:

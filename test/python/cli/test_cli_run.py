@@ -140,10 +140,27 @@ def test_text_for_people(folder, capsys, monkeypatch):
     lines = shown.out.splitlines()
     assert lines[0].startswith(f"step 0: loss {expected(folder, 1)[0]:.4g}"[:14])
     assert lines[9].startswith("step 29: ")
-    assert lines[10].startswith("a step takes ")
-    assert lines[11].startswith("memory: ")
-    assert " on a device, as compiled; about " in lines[11]
+    assert lines[10] == "(10 of 30 steps; --json has all)"
+    assert lines[11].startswith("a step takes ")
+    assert lines[12].startswith("memory: ")
+    assert " on a device, as compiled; about " in lines[12]
     assert "running: 100%" in shown.err
+
+
+@pytest.mark.parametrize("more", [[], ["--checkpoint", "run", "--save-every", 2]])
+def test_seconds_are_those_of_each_step(more, folder, tmp_path, capsys, monkeypatch):
+    """Also of the last one, behind which nothing runs."""
+    whole = StatefulStep.__call__
+
+    def slow(self, state, *batch):
+        time.sleep(0.02)
+        return whole(self, state, *batch)
+
+    monkeypatch.setattr(StatefulStep, "__call__", slow)
+    monkeypatch.chdir(tmp_path)
+    fields = run(capsys, f"{folder}/model.py:entry", *PIPELINE, "--steps", 3, *more)
+    assert [row["seconds"] > 0.02 for row in fields["steps"]] == [True] * 3
+    assert fields["step_seconds"] > 0.02
 
 
 def test_batches_that_end_begin_again(folder, capsys):

@@ -128,6 +128,15 @@ def edit_module(old, new):
 
 MISMATCH_CASES = [
     (edit_first(0, "run", micro_batch=7), r"mesh 0, instruction \d+: micro-batch 7 of 2"),
+    (
+        change(["num_micro_batches"], 4),
+        r"stage 0: forward runs 2 times, for 2 of 4 micro-batches",
+    ),
+    (
+        edit_first(0, "run", micro_batch=1),
+        r"forward of micro-batch 1 reads micro-batch 0 of the batch",
+    ),
+    (edit_first(1, "run", micro_batch=1), r"stage 1: forward runs 2 times, for 1 of 2 micro-"),
     (edit_first(1, "recv", tag=77), r"waits at 'recv .* not sent before it in the plan's order"),
     (edit_first(0, "send", tag=1), "tag 1 is sent twice"),
     (drop(1, "recv"), "slot 1 holds nothing"),

@@ -144,6 +144,34 @@ def test_trees_that_a_plan_cannot_store_need_an_example(tmp_path):
     assert value == 0
 
 
+def test_factorizations_in_a_process_that_traced_nothing(tmp_path):
+    """JAX loads LAPACK where it lowers a call of it alone."""
+
+    def step(w, x):
+        gram = x.T @ x / x.shape[0] + jnp.eye(w.shape[0])
+        values, vectors = jnp.linalg.eigh(gram)
+        w = jnp.linalg.solve(gram, w) + jnp.linalg.cholesky(gram) + (vectors * values) @ vectors.T
+        return w, jnp.linalg.svd(w, compute_uv=False)
+
+    rng = np.random.default_rng(0)
+    w, x = (rng.normal(size=shape).astype(np.float32) for shape in ((8, 8), (16, 8)))
+    method = ShardParallel(mesh_shape=(1, 2), num_micro_batches=1)
+    planned = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(w, x)
+    planned.plan.save(tmp_path / "plan")
+    np.savez(tmp_path / "in.npz", w=w, x=x)
+    code = f"""
+import alpa_mlir, numpy as np
+alpa_mlir.use_virtual_devices(8)
+given = np.load({str(tmp_path / "in.npz")!r})
+w, values = alpa_mlir.load({str(tmp_path / "plan")!r})(given["w"], given["x"])
+np.savez({str(tmp_path / "out.npz")!r}, w=w, values=values)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
+    found = np.load(tmp_path / "out.npz")
+    for got, wanted in zip((found["w"], found["values"]), jax.jit(step)(w, x), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
 class Pair(NamedTuple):
     a: object
     b: object
