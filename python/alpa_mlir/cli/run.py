@@ -288,9 +288,6 @@ def _timed(step: StatefulStep) -> StatefulStep:
 def _plainly(
     options: argparse.Namespace, source: Source, load: Callable[[], StatefulStep]
 ) -> StepReport:
-    import jax
-
-    jax_: Any = jax
     simulated = None if options.trace is None else _simulated(source)
     step = load()
     try:
