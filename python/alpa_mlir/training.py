@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import jax
 from alpa_runtime import trees
 from alpa_runtime.checkpoint import Saving, latest_checkpoint, save_checkpoint
-from alpa_runtime.checkpoint.folders import check_root
+from alpa_runtime.checkpoint.folders import check_root, check_writable
 from alpa_runtime.checkpoint.save_restore import StateTarget, restore_newest
 from alpa_runtime.errors import FUNCTION, NUMBER, PATH, ROW, WHOLE, Kind, check_type
 from alpa_runtime.parallel_step import ParallelStep
@@ -345,8 +345,11 @@ class _Run:
         self.unsaved = 0  # Checkpoints in a row that could not be written.
 
     def go(self) -> Any:
-        check_root(Path(self.resume.folder))
-        failures, without_memory, saved = 0, 0, latest_checkpoint(self.resume.folder) or 0
+        folder = Path(self.resume.folder)
+        check_root(folder)
+        failures, without_memory, saved = 0, 0, latest_checkpoint(folder) or 0
+        if saved < self.steps:
+            check_writable(folder)
         while True:
             step: Step | None = None
             try:

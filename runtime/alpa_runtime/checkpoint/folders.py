@@ -113,6 +113,21 @@ def check_root(folder: Path) -> None:
         )
 
 
+def check_writable(folder: Path) -> None:
+    """Refuse a folder in which nothing can be written, before there is anything to lose.
+
+    Raises:
+        CheckpointError: names the folder, or the one above it in which it would be made.
+    """
+    path = folder.absolute()
+    there = next(path for path in (path, *path.parents) if path.exists())
+    if not there.is_dir():
+        raise _os_error(NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)), there)
+    if not os.access(there, os.W_OK | os.X_OK):
+        code = errno.EROFS if os.statvfs(there).f_flag & os.ST_RDONLY else errno.EACCES
+        raise _os_error(OSError(code, os.strerror(code)), there)
+
+
 class Writing:
     """A checkpoint that is being written, in a folder beside those that are whole.
 
@@ -278,10 +293,11 @@ def _sync(path: Path) -> None:
 
 
 def _os_error(error: OSError, root: Path) -> CheckpointError:
+    remedy = "make room or give" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "give"
     return CheckpointError(
         f"cannot write: {error.strerror}",
         where=str(error.filename or root),
-        fix="make room or give another folder; the checkpoints that were there are whole",
+        fix=f"{remedy} another folder; the checkpoints that were there are whole",
     )
 
 

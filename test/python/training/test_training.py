@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 import threading
@@ -419,6 +420,16 @@ def test_a_folder_of_other_things_is_refused_before_the_first_step(step, tmp_pat
     with pytest.raises(errors.CheckpointError, match=r"the folder holds 'thesis.tex'"):
         training.run(load, STATE, batch, 10, Resume(tmp_path))
     assert not load.given
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(
+    step, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    load = Loads(step, {})
+    with pytest.raises(errors.CheckpointError, match=r"cannot write: .*; fix: give another folder"):
+        training.run(load, lambda: STATE, batch, 4, Resume(tmp_path / "deep" / "run", every=100))
+    assert load.given == []
 
 
 def test_bad_input(step, tmp_path):
