@@ -187,12 +187,18 @@ def _document(fields: Any) -> str:
     return json.dumps(finite(fields), indent=1, allow_nan=False)
 
 
+#: Names of a plan's values may come from anywhere; a terminal would take these for commands.
+_CONTROL = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+}
+
+
 def _print(text: str, output: TextIO) -> bool:
     """Print, and whether that was possible; a reader that stopped reading, such as `head`, is no
     error."""
     try:
         if text:
-            print(text, file=output, flush=True)
+            print(text.translate(_CONTROL), file=output, flush=True)
     except OSError as error:
         # Python flushes once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())

@@ -86,9 +86,7 @@ def run(options: argparse.Namespace) -> Answer:
 
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not program:
-        raise MethodError(
-            "no program is given", where="launch", fix="put it last: alpa-mlir launch -- PROGRAM .."
-        )
+        options.error("no program is given; put it last: alpa-mlir launch -- PROGRAM ..")
     logging.basicConfig(format="alpa-mlir launch: %(message)s")
     how: dict[str, Any] = {
         "restarts": options.restarts,

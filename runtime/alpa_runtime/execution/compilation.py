@@ -420,9 +420,8 @@ def stage_jobs(
         texts = split_functions(plan.modules[stage.module], wanted, stage.module, added)
         for name in wanted:
             if name not in texts:
-                raise PlanMismatchError(
-                    f"no function {name!r}, only {', '.join(sorted(texts))}", where=stage.module
-                )
+                there = f"only {', '.join(sorted(texts))}" if texts else "nor any other"
+                raise PlanMismatchError(f"no function {name!r}, {there}", where=stage.module)
             info = stage.functions[name]
             per_device = stage.export == "collectives"
             mesh = plan.meshes[stage.mesh] if per_device else None

@@ -67,7 +67,7 @@ def read_numbers(text: str, what: str) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         end = int(last or first)
         if end < int(first) or end > _LARGEST:
-            raise ValueError(f"got the {what} {part}, expected a rising range")
+            raise ValueError(f"got the {what} {part}, expected a rising range up to {_LARGEST}")
         numbers.extend(range(int(first), end + 1))
     return tuple(numbers)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import alpa_mlir
 import pytest
@@ -154,6 +155,18 @@ def test_a_folder_that_is_no_plan(files, tmp_path, capsys):
     error = failure(["explain", tmp_path], capsys)
     assert error["kind"] == "PlanFormatError"
     assert error["where"] == str(tmp_path / "plan.json")
+
+
+def test_names_are_no_commands_to_a_terminal(files, tmp_path, capsys):
+    shutil.copytree(files / "plan", tmp_path / "plan")
+    path = tmp_path / "plan" / "plan.json"
+    fields = json.loads(path.read_text())
+    fields["name"] = "st\x1b[31mep\x9b"
+    path.write_text(json.dumps(fields))
+    assert cli.main(["explain", str(tmp_path / "plan")]) == 0
+    shown = capsys.readouterr().out
+    assert "st\\x1b[31mep\\x9b" in shown
+    assert not set(shown) & {"\x1b", "\x9b"}
 
 
 def test_diff(files, capsys):
