@@ -428,4 +428,4 @@ def test_a_command_line_without_program():
     nothing = [*command, "--", str(Path("/nonexistent"))]
     done = subprocess.run(nothing, capture_output=True, text=True, env=environment, check=False)
     assert "cannot be started (No such file" in done.stderr
-    assert done.returncode == 2
+    assert done.returncode == 1
