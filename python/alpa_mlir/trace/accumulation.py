@@ -41,6 +41,7 @@ from alpa_mlir.trace.jaxprs import (
     CHECKPOINTS,
     Values,
     bind,
+    bodies,
     call_body,
     draws_by_shape,
     is_literal,
@@ -974,7 +975,7 @@ class _Loop:
 
 def _phases(eqn: Any) -> set[str]:
     """Phases of an equation, and of those within it."""
-    if any(map(dependencies.has_gradients, dependencies.bodies(eqn))):
+    if any(map(dependencies.has_gradients, bodies(eqn))):
         return {"forward", "backward"}
     return {dependencies.phase_of(str(eqn.source_info.name_stack))}
 
@@ -1022,8 +1023,8 @@ def _without_calls(closed: Any) -> Any:
 def _holds_gradients(eqn: Any) -> bool:
     return (
         dependencies.phase_of(str(eqn.source_info.name_stack)) == "update"
-        and any(map(dependencies.has_gradients, dependencies.bodies(eqn)))
-        and len(dependencies.bodies(eqn)[0].invars) == len(eqn.invars)
+        and any(map(dependencies.has_gradients, bodies(eqn)))
+        and len(bodies(eqn)[0].invars) == len(eqn.invars)
     )
 
 
@@ -1047,7 +1048,7 @@ def _check_mapped(eqn: Any, mapped: set[Any]) -> None:
             f"it draws random bits that depend on the shapes of arrays ({name}){at}; fix: use "
             "keys of jax.random.key(.., impl='threefry2x32')"
         )
-    for body in dependencies.bodies(eqn):
+    for body in bodies(eqn):
         _check_body(body)
 
 

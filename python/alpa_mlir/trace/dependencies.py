@@ -5,15 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import jax
-from alpa_runtime.jax_internals import params_of
-from jax.extend import core
 
-from alpa_mlir.trace.jaxprs import call_body, is_literal
+from alpa_mlir.trace.jaxprs import bodies, call_body, is_literal
 from alpa_mlir.trace.tagging import TAG_PREFIX
 
-_jax: Any = jax
-_core: Any = core
 
 Phase = Literal["input", "forward", "backward", "update"]
 
@@ -52,17 +47,6 @@ def has_gradients(jaxpr: Any, scope: str = "") -> bool:
         if any(has_gradients(inner, stack) for inner in bodies(eqn)):
             return True
     return False
-
-
-def bodies(eqn: Any) -> list[Any]:
-    """Jaxprs inside an equation."""
-
-    def is_jaxpr(value: Any) -> bool:
-        return isinstance(value, (_core.Jaxpr, _core.ClosedJaxpr))
-
-    params: list[Any] = list(params_of(eqn).values())
-    found = [x for x in _jax.tree.leaves(params, is_leaf=is_jaxpr) if is_jaxpr(x)]
-    return [x.jaxpr if isinstance(x, _core.ClosedJaxpr) else x for x in found]
 
 
 def result_facts(closed: Any) -> list[ResultFacts]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+from alpa_runtime.jax_internals import params_of
 from jax.extend import core, source_info_util
 
 _jax: Any = jax
@@ -13,6 +14,18 @@ _core: Any = core
 _source: Any = source_info_util
 CHECKPOINTS = ("remat2", "checkpoint")  # Names of the primitive.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
+
+
+def is_jaxpr(value: Any) -> bool:
+    """Closed or not."""
+    return isinstance(value, (_core.Jaxpr, _core.ClosedJaxpr))
+
+
+def bodies(eqn: Any) -> list[Any]:
+    """Jaxprs inside an equation."""
+    params: list[Any] = list(params_of(eqn).values())
+    found = [x for x in _jax.tree.leaves(params, is_leaf=is_jaxpr) if is_jaxpr(x)]
+    return [x.jaxpr if isinstance(x, _core.ClosedJaxpr) else x for x in found]
 
 
 class Values:

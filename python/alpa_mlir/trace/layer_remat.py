@@ -12,8 +12,15 @@ import jax
 from alpa_runtime import trees
 
 from alpa_mlir.errors import MethodError
-from alpa_mlir.trace.dependencies import bodies
-from alpa_mlir.trace.jaxprs import Values, bind, call_body, function_of, inlined, is_literal
+from alpa_mlir.trace.jaxprs import (
+    Values,
+    bind,
+    bodies,
+    call_body,
+    function_of,
+    inlined,
+    is_literal,
+)
 from alpa_mlir.trace.layer_markers import filled, is_layer_marker
 from alpa_mlir.trace.tracing import known_positions
 

@@ -26,7 +26,9 @@ from alpa_mlir.trace.jaxprs import (
     CHECKPOINTS,
     Values,
     bind,
+    bodies,
     draws_by_shape,
+    is_jaxpr,
     is_literal,
     placed,
     user_line,
@@ -67,7 +69,7 @@ def holds(jaxpr: Any) -> bool:
         is_shard_map(eqn)
         or _has_explicit(eqn)
         or packed_attention.is_packed(eqn)
-        or any(holds(inner) for inner in _bodies(eqn))
+        or any(holds(inner) for inner in bodies(eqn))
         for eqn in jaxpr.eqns
     ) or any(_is_explicit(v.aval) for v in jaxpr.invars)
 
@@ -103,27 +105,15 @@ def evaluate(closed: Any, args: Sequence[Any]) -> list[Any]:
     return _Evaluator(False, {}).run(closed.jaxpr, closed.consts, args)
 
 
-def _bodies(eqn: Any) -> list[Any]:
-    params: list[Any] = list(jax_internals.params_of(eqn).values())
-    found = [x for x in _jax.tree.leaves(params, is_leaf=_is_jaxpr) if _is_jaxpr(x)]
-    return [x.jaxpr if isinstance(x, _core.ClosedJaxpr) else x for x in found]
-
-
-def _is_jaxpr(value: Any) -> bool:
-    return isinstance(value, (_core.Jaxpr, _core.ClosedJaxpr))
-
-
 def _are_jaxprs(value: Any) -> bool:
     if not isinstance(value, tuple) or not value:
         return False
-    return all(_is_jaxpr(x) for x in cast("tuple[Any, ...]", value))
+    return all(is_jaxpr(x) for x in cast("tuple[Any, ...]", value))
 
 
 def _any(jaxpr: Any, predicate: Callable[[Any], bool]) -> bool:
     """Whether the predicate holds of an equation of the jaxpr, those within others included."""
-    return any(
-        predicate(eqn) or any(_any(x, predicate) for x in _bodies(eqn)) for eqn in jaxpr.eqns
-    )
+    return any(predicate(eqn) or any(_any(x, predicate) for x in bodies(eqn)) for eqn in jaxpr.eqns)
 
 
 def _is_explicit(aval: Any) -> bool:
@@ -221,7 +211,7 @@ class _Evaluator:
     def _knows_mesh(self, eqn: Any) -> bool:
         """Whether it is an op that is an object (`jnp.searchsorted`), whose results have the mesh
         that it was made under; not one whose gradient is the object's own."""
-        if eqn.primitive.name != "call_hi_primitive" or _bodies(eqn):
+        if eqn.primitive.name != "call_hi_primitive" or bodies(eqn):
             return False
         if self._differentiated and any(
             _jax.numpy.issubdtype(v.aval.dtype, np.inexact) for v in eqn.outvars
@@ -241,7 +231,7 @@ class _Evaluator:
                     value = tuple(of(x.shape, x.dtype, x.weak_type) for x in value)
             elif kernel:
                 pass
-            elif _is_jaxpr(value) and self._is_changed(value):
+            elif is_jaxpr(value) and self._is_changed(value):
                 value = self._body(value)
             elif _are_jaxprs(value):
                 value = tuple(self._body(x) for x in cast("tuple[Any, ...]", value))
@@ -457,7 +447,7 @@ def _check(eqn: Any) -> None:
         raise _refusal(eqn, f"has a collective of groups of an axis ({name})")
     if name in _UNKNOWN or name.endswith(("_start", "_done")) or name.startswith("unreduced_"):
         raise _refusal(eqn, f"has a collective that is not known here ({name})")
-    if _is_kernel(eqn) and any(_any(x, _is_collective) for x in _bodies(eqn)):
+    if _is_kernel(eqn) and any(_any(x, _is_collective) for x in bodies(eqn)):
         raise _refusal(eqn, f"has a kernel that knows its device or talks to others ({name})")
 
 

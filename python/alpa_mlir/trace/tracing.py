@@ -38,7 +38,7 @@ from alpa_mlir.trace import (
     state_matching,
     tagging,
 )
-from alpa_mlir.trace.jaxprs import user_line
+from alpa_mlir.trace.jaxprs import bodies, user_line
 from alpa_mlir.trace.objects import is_object
 
 Kind = Literal["state", "batch"]
@@ -683,7 +683,7 @@ def _line_of(jaxpr: Any, names: Collection[str], around: str = "") -> tuple[str,
         place = f"at {line}" if line else around
         if eqn.primitive.name in names and not eqn.params.get("aggregate_to_topk"):
             return eqn.primitive.name, place
-        for inner in dependencies.bodies(eqn):
+        for inner in bodies(eqn):
             found = _line_of(inner, names, place)
             if found is not None:
                 return found
