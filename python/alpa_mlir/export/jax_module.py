@@ -119,7 +119,7 @@ def _inputs(plan: Plan) -> list[Any]:
 
 
 def _arguments(plan: Plan) -> tuple[list[str], list[int]]:
-    """Names of all arguments, and the positions of those that are state."""
+    """Names of all arguments, and the positions of those that results replace, every leaf."""
     assert plan.call is not None
     static = {item.position for item in plan.call.static}
     try:
@@ -139,7 +139,7 @@ def _arguments(plan: Plan) -> tuple[list[str], list[int]]:
         own = [] if position in static else [next(leaves) for _ in range(next(sizes))]
         match = _NAME.match(own[0].name) if own else None
         names.append(f"argument_{position}" if match is None else match[0])
-        if own and all(leaf.kind == "state" for leaf in own):
+        if own and all(leaf.carried_by is not None for leaf in own):
             state.append(position)
     return names, state
 

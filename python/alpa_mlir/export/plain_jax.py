@@ -87,7 +87,8 @@ def jit(
         args: those of the step: arrays, or `jax.ShapeDtypeStruct`s in their place.
         devices: as `mesh` has it.
         constrain: hold the values of `CONSTRAINTS` as the plan does, too.
-        options: more of `jax.jit`'s; `donate_argnums=STATE` gives the old state away.
+        options: more of `jax.jit`'s; `donate_argnums=STATE` gives away the arguments that the
+            step returns anew, all of their arrays.
     """
     on = mesh(devices)
     dynamic = [i for i in range(len(NAMES)) if i not in STATIC]

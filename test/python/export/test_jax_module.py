@@ -206,6 +206,40 @@ def weights():
     return {k: random.normal(size=v).astype(np.float32) for k, v in shapes.items()}
 
 
+def whole_and_rate(w, x, rate):
+    """Returns its first argument anew; nothing but that may be donated."""
+    value, g = jax.value_and_grad(mean_loss)(w, x)
+    return jax.tree.map(lambda w, g: w - rate * g, w, g), value
+
+
+def a_part(w, x):
+    """Returns one of two leaves."""
+    value, g = jax.value_and_grad(mean_loss)(w, x)
+    return {"a": w["a"] - g["a"]}, value
+
+
+@pytest.mark.parametrize(
+    ("step", "rest", "state"),
+    [
+        (whole_and_rate, [np.float32(0.1)], [0]),
+        (a_part, [], []),
+        (mean_loss, [], []),
+        (lambda w, x, count: (*whole_and_rate(w, x, 1.0), count + 1), [np.int32(0)], [0, 2]),
+    ],
+    ids=["rate", "part", "inference", "counter"],
+)
+def test_state_is_what_the_step_returns_anew(step, rest, state, tmp_path):
+    x = np.random.default_rng(2).normal(size=(32, 16)).astype(np.float32)
+    args = [weights(), x, *rest]
+    shardings = module_of(planned(step, *args, batch_argnums=1).plan, tmp_path)
+    assert state == shardings.STATE
+    run = shardings.jit(step, *args, donate_argnums=shardings.STATE)
+    placed = shardings.place(*args)
+    run(*placed)
+    gone = [any(x.is_deleted() for x in jax.tree.leaves(arg)) for arg in placed]
+    assert gone == [number in state for number in range(len(args))]
+
+
 def test_micro_batches(tmp_path):
     def step(w, x):
         loss, g = jax.value_and_grad(mean_loss)(w, x)
