@@ -323,7 +323,8 @@ class PlannedStep:
         """The same, where the plan says how this step is called. A kept plan may have been made
         for other containers, other static values that change nothing, or another `donate_state`."""
         call = self.form.to_info(self.options.donate_state)
-        return replace(self, plan=replace(self.plan, call=call))
+        by_name = 0 if self.caller is None else self.caller.by_name
+        return replace(self, plan=replace(self.plan, call=replace(call, by_name=by_name)))
 
     def save(self, folder: str | Path) -> Path:
         """Write the plan; `alpa_mlir.load` makes it a step again, on any machine."""
@@ -522,7 +523,7 @@ class ParallelFunction:
         options = options.for_traced(traced, call.names)
         self._taken = _classified(self._reader.name, call, traced, options.donate_state)
         self._say(self._taken, shown=False)
-        caller = StepCaller(self._reader, call, form)
+        caller = StepCaller(self._reader, call, form, self.original)
         return TracedStep(fn, options, traced, cluster, self.method, caller)
 
     def lower(self, *args: Any, **named: Any) -> PlannedStep:
@@ -632,10 +633,20 @@ def _runs_text(plan: Plan) -> str:
 class StepCaller:
     """How calls of a function become those of a step that was made for one of them."""
 
-    def __init__(self, reader: Reader, call: Call, form: CallForm) -> None:
+    def __init__(
+        self, reader: Reader, call: Call, form: CallForm, original: Callable[..., Any]
+    ) -> None:
         self._reader = reader
         self._made_for = call
         self._form = form
+        self._original = original
+
+    @property
+    def by_name(self) -> int:
+        names, count = self._made_for.names, self._made_for.by_position
+        alone = {p.name for p in _parameters(self._original) if p.kind is p.KEYWORD_ONLY}
+        first = next((i for i, name in enumerate(names[:count]) if name in alone), count)
+        return len(names) - first
 
     def check_static(self, args: Sequence[Any]) -> None:
         made_for = self._made_for
@@ -715,10 +726,7 @@ def _with_shardings(
 def _by_position(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose keyword-only arguments may be given by position, in their order, up to one
     without a default behind one with a default."""
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        return fn
+    parameters = _parameters(fn)
     keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     if not keywords or any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return fn
@@ -733,6 +741,14 @@ def _by_position(fn: Callable[..., Any]) -> Callable[..., Any]:
     function.__name__ = name_of(fn)
     function.__signature__ = inspect.Signature(_with_positions(parameters))
     return call
+
+
+def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Of a function, as far as they are known."""
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return []
 
 
 def _with_positions(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:

@@ -52,6 +52,11 @@ class Caller(Protocol):
     """How a function is called whose step takes other arguments: by names of all of them, with
     Python values among their leaves, with objects that change."""
 
+    @property
+    def by_name(self) -> int:
+        """How many of the last arguments are given by name alone."""
+        ...
+
     def read(self, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """One call.
 
