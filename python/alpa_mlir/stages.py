@@ -29,7 +29,7 @@ from alpa_runtime.parallel_step import (
     phase,
 )
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import Tried, plan_summary, tried_text
+from alpa_runtime.plan.plan import PlanLike, Tried, plan_summary, read_plan, tried_text
 from alpa_runtime.plan.strategy import strategy_text
 from alpa_runtime.worker_group import Hosts
 
@@ -144,7 +144,7 @@ class TracedStep:
         cluster: ClusterLike = None,
         method: Method | None = None,
         *,
-        start: Plan | str | Path | None = None,
+        start: PlanLike | str | Path | None = None,
         cache: CacheLike | None = None,
         progress: bool | Progress = False,
     ) -> PlannedStep:
@@ -154,11 +154,11 @@ class TracedStep:
             cluster: a `Cluster`, the name of a preset, a file, a dictionary; by default that of
                 the function, and without one the devices of this process.
             method: by default that of the function, and without one `AutoParallel()`.
-            start: a plan from before, or the folder where it was saved, for this step or one like
-                it, on this cluster or another one. The search looks near it, which takes seconds:
-                its own stages, where there may be such, and others on meshes of its sizes and the
-                next ones, with numbers of micro-batches next to its own. `Plan.diff` says what
-                changed.
+            start: a plan from before, its step, or the folder where it was saved, for this step or
+                one like it, on this cluster or another one. The search looks near it, which takes
+                seconds: its own stages, where there may be such, and others on meshes of its sizes
+                and the next ones, with numbers of micro-batches next to its own. `Plan.diff` says
+                what changed.
             cache: whether plans are kept on disk and found again, or the folder to keep them
                 in; by default that of the function. docs/running.md says where they are.
             progress: True for a bar that says what is being tried, or a function of
@@ -173,10 +173,9 @@ class TracedStep:
         check_type("TracedStep.plan", "method", method, Method, None)
         check_type("TracedStep.plan", "cache", cache, CACHE, None)
         check_type("TracedStep.plan", "progress", progress, FLAG, FUNCTION)
-        check_type("TracedStep.plan", "start", start, Plan, str, Path, None)
-        if start is not None and not isinstance(start, Plan):
-            start = Plan.load(start)
-        near = None if start is None else WarmStart.of(start)
+        near = None
+        if start is not None:
+            near = WarmStart.of(read_plan("TracedStep.plan", start, "start"))
         described = as_cluster(self.cluster if cluster is None else cluster)
         return find_step(
             self,
@@ -258,11 +257,11 @@ class TracedStep:
             progress=progress,
         )
 
-    def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:
+    def with_plan(self, plan: PlanLike | str | Path, cluster: ClusterLike = None) -> PlannedStep:
         """Take a plan that was made before, if it is for this step.
 
         Args:
-            plan: a plan, or the folder where it was saved.
+            plan: a plan, its step, or the folder where it was saved.
             cluster: what it has to be made for; by default that of the function, and without one
                 the plan's own.
 
@@ -270,7 +269,7 @@ class TracedStep:
             PlanMismatchError: the plan is for another step or cluster, or made by another
                 compiler; names the first difference.
         """
-        plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+        plan = read_plan("TracedStep.with_plan", plan)
         traced = self.traced
         wanted = self.cluster if cluster is None else cluster
         described = None if wanted is None else as_cluster(wanted)

@@ -20,7 +20,7 @@ import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel, Zero3Parallel
 from alpa_mlir.cli import main
-from alpa_mlir.errors import ExportError, PlanMismatchError
+from alpa_mlir.errors import ArgumentTypeError, ExportError, PlanMismatchError
 from alpa_mlir.export import export_plan, plain_jax
 from alpa_runtime.plan import Plan
 from conditioned import check_state, plain
@@ -182,6 +182,19 @@ def test_runs_without_this_package(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "'x'" in done.stdout
+
+
+def test_a_step_stands_for_its_plan(tmp_path):
+    x = np.random.default_rng(2).normal(size=(32, 16)).astype(np.float32)
+    step = alpa_mlir.parallelize(mean_loss, cluster=CLUSTER, method=ShardParallel())
+    found = step.plan(weights(), x)
+    expected = export_plan(found.plan, "jax")
+    folder = found.save(tmp_path / "plan")
+    for plan in (found, found.load(), folder, str(folder)):
+        assert export_plan(plan, "jax") == expected
+    for wrong, what in ((None, "plan is None"), (7, "plan=7 is an int")):
+        with pytest.raises(ArgumentTypeError, match=f"export_plan: {what}; fix: give a Plan or"):
+            export_plan(wrong, "jax")
 
 
 def test_pipelines_are_refused(tmp_path, capsys):

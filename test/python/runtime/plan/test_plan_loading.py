@@ -19,6 +19,7 @@ import numpy as np
 import optax
 import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel, errors
+from alpa_mlir.report import write_report
 from alpa_runtime import trees
 from alpa_runtime.plan import Plan
 from schema import SCHEMA, problems
@@ -140,6 +141,24 @@ def test_functions_are_called_with_names():
     assert step(np.float32(1), 2, x=x) == expected
     with pytest.raises(errors.ArgumentMismatchError, match="scaled: the argument 'y' is unknown"):
         step(np.float32(1), 2, y=x)
+
+
+def test_a_step_stands_for_its_plan(tmp_path):
+    def step(w, x):
+        return w - 0.1 * x.mean(0), x.sum()
+
+    w, x = jnp.ones(4), jnp.ones((8, 4))
+    traced = alpa_mlir.parallelize(step, cluster=CLUSTER, donate_state=False).trace(w, x)
+    planned = traced.plan(method=ShardParallel(num_micro_batches=1))
+    expected = step(w, x)[1]
+    loaded = alpa_mlir.load(planned)
+    assert loaded(w, x)[1] == alpa_mlir.load(loaded)(w, x)[1] == expected
+    assert traced.with_plan(planned).plan is planned.plan
+    near = traced.plan(start=planned, cache=False)
+    assert near.load()(w, x)[1] == expected
+    assert write_report(planned, tmp_path / "plan.html").exists()
+    with pytest.raises(errors.ArgumentTypeError, match="start=3 is an int; fix: give a Plan or a"):
+        traced.plan(start=3)
 
 
 @jax.tree_util.register_pytree_node_class
