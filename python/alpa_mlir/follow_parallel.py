@@ -190,7 +190,7 @@ class FollowingFunction(ParallelFunction):
         options = self.options.for_call(call, self._reader)
         found = self._followed(form.function(), args, options)
         traced = found.function.trace(*args)
-        return found, replace(traced, caller=StepCaller(self._reader, call, form))
+        return found, replace(traced, caller=StepCaller(self._reader, call, form, self.original))
 
     def _compile(self, call: Call, progress: bool | Progress) -> ParallelStep:
         (found, traced), source = self._as_followed(call), self.follow.source()

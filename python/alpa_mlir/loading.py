@@ -10,7 +10,7 @@ from alpa_runtime import parallel_step
 from alpa_runtime.cache import CacheLike
 from alpa_runtime.errors import check_type
 from alpa_runtime.parallel_step import ParallelStep, Progress
-from alpa_runtime.plan import Plan
+from alpa_runtime.plan.plan import PlanLike, read_plan
 from alpa_runtime.worker_group import Hosts
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def load(
-    plan: Plan | str | Path,
+    plan: PlanLike | str | Path,
     *,
     cluster: ClusterLike = None,
     arguments: Any = None,
@@ -33,7 +33,7 @@ def load(
     """A saved plan as a step, called like the function it was made from, without tracing it.
 
     Args:
-        plan: the folder that `save` wrote, or a plan.
+        plan: the folder that `save` wrote, a plan, or a step, which stands for its plan.
         cluster: refuse a plan for any other cluster.
         arguments: an example of the tuple of arguments that are not static, whose leaves may be
             anything; needed where their trees hold classes that a plan cannot store.
@@ -59,7 +59,7 @@ def load(
         >>> step = alpa_mlir.load("my_plan")             # doctest: +SKIP
         >>> state, loss = step(state, batch)             # doctest: +SKIP
     """
-    plan = parallel_step.read_plan(plan)
+    plan = read_plan("load", plan)
     if cluster is not None:
         # Presets are the compiler's.
         from alpa_mlir.cluster import CLUSTER, as_cluster

@@ -92,6 +92,7 @@ def read_stablehlo(
         1,
         {},
         False,
+        (),
         0,
         None,
     )

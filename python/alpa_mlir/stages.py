@@ -29,7 +29,7 @@ from alpa_runtime.parallel_step import (
     phase,
 )
 from alpa_runtime.plan import Plan
-from alpa_runtime.plan.plan import Tried, plan_summary, tried_text
+from alpa_runtime.plan.plan import PlanLike, Tried, plan_summary, read_plan, tried_text
 from alpa_runtime.plan.strategy import strategy_text
 from alpa_runtime.worker_group import Hosts
 
@@ -144,7 +144,7 @@ class TracedStep:
         cluster: ClusterLike = None,
         method: Method | None = None,
         *,
-        start: Plan | str | Path | None = None,
+        start: PlanLike | str | Path | None = None,
         cache: CacheLike | None = None,
         progress: bool | Progress = False,
     ) -> PlannedStep:
@@ -154,11 +154,11 @@ class TracedStep:
             cluster: a `Cluster`, the name of a preset, a file, a dictionary; by default that of
                 the function, and without one the devices of this process.
             method: by default that of the function, and without one `AutoParallel()`.
-            start: a plan from before, or the folder where it was saved, for this step or one like
-                it, on this cluster or another one. The search looks near it, which takes seconds:
-                its own stages, where there may be such, and others on meshes of its sizes and the
-                next ones, with numbers of micro-batches next to its own. `Plan.diff` says what
-                changed.
+            start: a plan from before, its step, or the folder where it was saved, for this step or
+                one like it, on this cluster or another one. The search looks near it, which takes
+                seconds: its own stages, where there may be such, and others on meshes of its sizes
+                and the next ones, with numbers of micro-batches next to its own. `Plan.diff` says
+                what changed.
             cache: whether plans are kept on disk and found again, or the folder to keep them
                 in; by default that of the function. docs/running.md says where they are.
             progress: True for a bar that says what is being tried, or a function of
@@ -173,10 +173,9 @@ class TracedStep:
         check_type("TracedStep.plan", "method", method, Method, None)
         check_type("TracedStep.plan", "cache", cache, CACHE, None)
         check_type("TracedStep.plan", "progress", progress, FLAG, FUNCTION)
-        check_type("TracedStep.plan", "start", start, Plan, str, Path, None)
-        if start is not None and not isinstance(start, Plan):
-            start = Plan.load(start)
-        near = None if start is None else WarmStart.of(start)
+        near = None
+        if start is not None:
+            near = WarmStart.of(read_plan("TracedStep.plan", start, "start"))
         described = as_cluster(self.cluster if cluster is None else cluster)
         return find_step(
             self,
@@ -258,11 +257,11 @@ class TracedStep:
             progress=progress,
         )
 
-    def with_plan(self, plan: Plan | str | Path, cluster: ClusterLike = None) -> PlannedStep:
+    def with_plan(self, plan: PlanLike | str | Path, cluster: ClusterLike = None) -> PlannedStep:
         """Take a plan that was made before, if it is for this step.
 
         Args:
-            plan: a plan, or the folder where it was saved.
+            plan: a plan, its step, or the folder where it was saved.
             cluster: what it has to be made for; by default that of the function, and without one
                 the plan's own.
 
@@ -270,7 +269,7 @@ class TracedStep:
             PlanMismatchError: the plan is for another step or cluster, or made by another
                 compiler; names the first difference.
         """
-        plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+        plan = read_plan("TracedStep.with_plan", plan)
         traced = self.traced
         wanted = self.cluster if cluster is None else cluster
         described = None if wanted is None else as_cluster(wanted)
@@ -323,7 +322,8 @@ class PlannedStep:
         """The same, where the plan says how this step is called. A kept plan may have been made
         for other containers, other static values that change nothing, or another `donate_state`."""
         call = self.form.to_info(self.options.donate_state)
-        return replace(self, plan=replace(self.plan, call=call))
+        by_name = 0 if self.caller is None else self.caller.by_name
+        return replace(self, plan=replace(self.plan, call=replace(call, by_name=by_name)))
 
     def save(self, folder: str | Path) -> Path:
         """Write the plan; `alpa_mlir.load` makes it a step again, on any machine."""
@@ -522,7 +522,7 @@ class ParallelFunction:
         options = options.for_traced(traced, call.names)
         self._taken = _classified(self._reader.name, call, traced, options.donate_state)
         self._say(self._taken, shown=False)
-        caller = StepCaller(self._reader, call, form)
+        caller = StepCaller(self._reader, call, form, self.original)
         return TracedStep(fn, options, traced, cluster, self.method, caller)
 
     def lower(self, *args: Any, **named: Any) -> PlannedStep:
@@ -632,10 +632,20 @@ def _runs_text(plan: Plan) -> str:
 class StepCaller:
     """How calls of a function become those of a step that was made for one of them."""
 
-    def __init__(self, reader: Reader, call: Call, form: CallForm) -> None:
+    def __init__(
+        self, reader: Reader, call: Call, form: CallForm, original: Callable[..., Any]
+    ) -> None:
         self._reader = reader
         self._made_for = call
         self._form = form
+        self._original = original
+
+    @property
+    def by_name(self) -> int:
+        names, count = self._made_for.names, self._made_for.by_position
+        alone = {p.name for p in _parameters(self._original) if p.kind is p.KEYWORD_ONLY}
+        first = next((i for i, name in enumerate(names[:count]) if name in alone), count)
+        return len(names) - first
 
     def check_static(self, args: Sequence[Any]) -> None:
         made_for = self._made_for
@@ -715,10 +725,7 @@ def _with_shardings(
 def _by_position(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose keyword-only arguments may be given by position, in their order, up to one
     without a default behind one with a default."""
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        return fn
+    parameters = _parameters(fn)
     keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
     if not keywords or any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return fn
@@ -733,6 +740,14 @@ def _by_position(fn: Callable[..., Any]) -> Callable[..., Any]:
     function.__name__ = name_of(fn)
     function.__signature__ = inspect.Signature(_with_positions(parameters))
     return call
+
+
+def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Of a function, as far as they are known."""
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return []
 
 
 def _with_positions(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:

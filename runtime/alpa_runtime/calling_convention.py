@@ -107,7 +107,7 @@ class CallingConvention:
         batches: for each flattened argument, whether it is a batch.
         static: the arguments that are Python values.
         added: inputs of the plan behind the arguments', which `flatten_args` adds.
-        interleaved, batch_of_rounds: as `CallInfo` has them.
+        interleaved, batch_of_rounds, names: as `CallInfo` has them.
         accepted: abstract arrays of arguments that were found right and are taken as they are, by
             leaf.
     """
@@ -123,6 +123,7 @@ class CallingConvention:
     added: tuple[InputInfo, ...] = ()
     interleaved: Mapping[int, int] = field(default_factory=dict[int, int])
     batch_of_rounds: bool = False
+    names: tuple[str, ...] = ()
     accepted: list[Any] = field(default_factory=list[Any], init=False, repr=False, compare=False)
 
     def flatten_args(self, *args: Any) -> list[Any]:
@@ -212,8 +213,10 @@ class CallingConvention:
 
     @property
     def parameters(self) -> tuple[str | None, ...]:
-        """Names of the arguments, as far as their arrays say them; those of static ones are not
-        known."""
+        """Names of the arguments; in plans that do not say them as far as those of their arrays
+        do."""
+        if self.names:
+            return self.names
         static = {item.position for item in self.static}
         tree: tuple[Any, ...] = trees.unflatten(
             self.in_tree, (leaf.name for leaf in self.in_leaves)
@@ -247,7 +250,7 @@ class CallingConvention:
         paths = trees.flatten_with_path(dynamic)[0]
         dummy = trees.unflatten(self.in_tree, range(len(self.in_leaves)))
         known = [path for path, _ in trees.flatten_with_path(dummy)[0]]
-        names = [name for name in self.parameters if name is not None]
+        names = [name for name in self.dynamic(self.parameters) if name is not None]
 
         def text(path: Any) -> str:
             whose = path[0].idx if len(names) == len(dummy) else len(names)
@@ -281,6 +284,7 @@ class CallingConvention:
             keys(self.out_leaves),
             self.interleaved,
             self.batch_of_rounds,
+            self.names,
         )
 
     @classmethod
@@ -316,6 +320,12 @@ class CallingConvention:
                     f"the tree has {tree.num_leaves} leaves for {len(infos)} arrays",
                     where=f"plan of {plan.name}: call.{what}",
                 )
+        count = len(in_tree.children()) + len(call.static)
+        if call.names and len(call.names) != count:
+            raise PlanMismatchError(
+                f"{len(call.names)} names for {count} arguments",
+                where=f"plan of {plan.name}: call.names",
+            )
         for number, rounds in call.interleaved.items():
             info = inputs[number] if number < len(inputs) else None
             if info is None or info.kind != "batch" or input_rows(plan, info) % rounds:
@@ -335,6 +345,7 @@ class CallingConvention:
             plan.added_inputs,
             call.interleaved,
             call.batch_of_rounds,
+            call.names,
         )
 
 

@@ -30,6 +30,7 @@ from alpa_runtime.execution.loaded_plan import LoadedPlan
 from alpa_runtime.execution.loaded_plan import load as load_plan
 from alpa_runtime.jax_internals import ArrayImpl, alone, is_transformed, without_context_mesh
 from alpa_runtime.plan import Plan
+from alpa_runtime.plan.plan import PlanLike, read_plan
 from alpa_runtime.plan.text import bytes_text
 from alpa_runtime.step_arguments import (
     initial_state,
@@ -51,6 +52,11 @@ Progress = Callable[[int, int, str], None]
 class Caller(Protocol):
     """How a function is called whose step takes other arguments: by names of all of them, with
     Python values among their leaves, with objects that change."""
+
+    @property
+    def by_name(self) -> int:
+        """How many of the last arguments are given by name alone."""
+        ...
 
     def read(self, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """One call.
@@ -352,7 +358,7 @@ class ParallelStep:
 
 
 def load(
-    plan: Plan | str | Path,
+    plan: PlanLike | str | Path,
     *,
     arguments: Any = None,
     result: Any = None,
@@ -366,7 +372,7 @@ def load(
     """A saved plan as a step, called like the function it was made from, without tracing it.
 
     Args:
-        plan: the folder that `save` wrote, or a plan.
+        plan: the folder that `save` wrote, a plan, or a step, which stands for its plan.
         arguments: an example of the tuple of arguments that are not static, whose leaves may be
             anything; needed where their trees hold classes that a plan cannot store.
         result: an example of the result, needed for the same reason.
@@ -390,18 +396,12 @@ def load(
         >>> step = load("my_plan")             # doctest: +SKIP
         >>> state, loss = step(state, batch)             # doctest: +SKIP
     """
-    plan = read_plan(plan)
+    plan = read_plan("load", plan)
     form = CallingConvention.from_plan(plan, arguments, result)
     if donate_state is None:
         donate_state = plan.call is None or plan.call.donate_state
     loaded = load_on(plan, devices, workers, donate_state, progress, backend, cache)
     return ParallelStep(form, loaded)
-
-
-def read_plan(plan: Plan | str | Path) -> Plan:
-    """What `load` is given, as a plan."""
-    check_type("load", "plan", plan, Plan, PATH)
-    return plan if isinstance(plan, Plan) else Plan.load(plan)
 
 
 def load_on(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from alpa_runtime.plan import Plan
+from alpa_runtime.plan.plan import PlanLike, read_plan
 
 from alpa_mlir.errors import ExportError
 from alpa_mlir.export.formats import FORMATS, NOT_WRITTEN, Exported
@@ -13,11 +13,12 @@ from alpa_mlir.export.formats import FORMATS, NOT_WRITTEN, Exported
 __all__ = ["FORMATS", "Exported", "export_plan"]
 
 
-def export_plan(plan: Plan | str | Path, to: str) -> Exported:
+def export_plan(plan: PlanLike | str | Path, to: str) -> Exported:
     """A plan in the form of another program.
 
     Args:
-        plan: a plan, or the folder where it was saved.
+        plan: a plan, a planned or loaded step, which stands for its plan, or the folder where one
+            was saved.
         to: one of `FORMATS`.
 
     Raises:
@@ -36,7 +37,7 @@ def export_plan(plan: Plan | str | Path, to: str) -> Exported:
         )
     if to not in FORMATS:
         raise ExportError(f"no format {to!r}", where="export_plan", fix=f"use {', '.join(FORMATS)}")
-    found = plan if isinstance(plan, Plan) else Plan.load(plan)
+    found = read_plan("export_plan", plan)
     form = FORMATS[to]
     if form.no_stages and len(found.stages) > 1:
         others = " or ".join(name for name, other in FORMATS.items() if not other.no_stages)

@@ -54,6 +54,11 @@ def export(plan: Plan) -> Exported:
         )
     names, state = _arguments(plan)
     constraints, notes = _constraints(plan)
+    if not plan.call.names:
+        notes.append(
+            "the plan does not say which arguments its step takes by name alone; give the step as "
+            "a function that takes them by position, or plan it again"
+        )
     count = plan.num_micro_batches
     source = inspect.getsource(plain_jax)
     source = source[source.index("# pyright") :]
@@ -92,7 +97,10 @@ def export(plan: Plan) -> Exported:
 
 
 def _header(plan: Plan, names: Sequence[str], notes: Sequence[str]) -> str:
+    assert plan.call is not None
+    count = len(names) - plan.call.by_name
     args = ", ".join(names)
+    given = ", ".join([*names[:count], *(f"{name}={name}" for name in names[count:])])
     kinds = strategy_text(plan)
     lines = [
         f"Shardings of {plan.name}, for `jax.jit`; alpa_mlir is not needed.",
@@ -103,9 +111,9 @@ def _header(plan: Plan, names: Sequence[str], notes: Sequence[str]) -> str:
         "",
         "    import NAME_OF_THIS_FILE as shardings",
         "",
-        f"    step = shardings.jit({plan.name}, {args})",
-        f"    {args} = shardings.place({args})",
-        f"    result = step({args})",
+        f"    step = shardings.jit({plan.name}, {given})",
+        f"    {args}{',' * (len(names) == 1)} = shardings.place({given})",
+        f"    result = step({given})",
         "",
         "`argument_specs` and `result_specs` are the trees of `PartitionSpec`s, for code of one's "
         "own.",
@@ -119,7 +127,7 @@ def _inputs(plan: Plan) -> list[Any]:
 
 
 def _arguments(plan: Plan) -> tuple[list[str], list[int]]:
-    """Names of all arguments, and the positions of those that are state."""
+    """Names of all arguments, and the positions of those that results replace, every leaf."""
     assert plan.call is not None
     static = {item.position for item in plan.call.static}
     try:
@@ -133,13 +141,19 @@ def _arguments(plan: Plan) -> tuple[list[str], list[int]]:
             where=f"plan of {plan.name}: call.arguments",
         )
     leaves, sizes = iter(plan.arguments), iter(counts)
-    names: list[str] = []
+    if plan.call.names and len(plan.call.names) != len(positions):
+        raise PlanMismatchError(
+            f"{len(plan.call.names)} names for {len(positions)} arguments",
+            where=f"plan of {plan.name}: call.names",
+        )
+    names = list(plan.call.names)
     state: list[int] = []
     for position in positions:
         own = [] if position in static else [next(leaves) for _ in range(next(sizes))]
-        match = _NAME.match(own[0].name) if own else None
-        names.append(f"argument_{position}" if match is None else match[0])
-        if own and all(leaf.kind == "state" for leaf in own):
+        if not plan.call.names:
+            match = _NAME.match(own[0].name) if own else None
+            names.append(f"argument_{position}" if match is None else match[0])
+        if own and all(leaf.carried_by is not None for leaf in own):
             state.append(position)
     return names, state
 

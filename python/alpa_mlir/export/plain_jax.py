@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import warnings
 from collections import Counter
@@ -52,12 +53,14 @@ def mesh(devices: Sequence[Any] | None = None) -> Mesh:
     return Mesh(chosen.reshape(tuple(AXES.values())), tuple(AXES))
 
 
-def argument_specs(*args: Any) -> tuple[Any, ...]:
-    """A tree of `PartitionSpec`s for each argument of the step; None for static ones."""
-    if len(args) != len(NAMES):
-        raise TypeError(f"got {len(args)} arguments, the plan is for {', '.join(NAMES)}")
+def argument_specs(*args: Any, **named: Any) -> tuple[Any, ...]:
+    """A tree of `PartitionSpec`s for each argument that is given, in the order of `NAMES`; None for
+    static ones."""
+    given = _given(args, named)
     return tuple(
-        None if i in STATIC else _specs(ARGUMENTS, NAMES[i], arg) for i, arg in enumerate(args)
+        None if i in STATIC else _specs(ARGUMENTS, NAMES[i], value)
+        for i, value in enumerate(given)
+        if value is not _LEFT_OUT
     )
 
 
@@ -66,47 +69,122 @@ def result_specs(result: Any) -> Any:
     return _specs(RESULTS, "result", result)
 
 
-def place(*args: Any, devices: Sequence[Any] | None = None) -> tuple[Any, ...]:
-    """The arguments as the step takes them, on the plan's devices."""
-    shardings = _shardings(mesh(devices), argument_specs(*args))
+def place(*args: Any, devices: Sequence[Any] | None = None, **named: Any) -> tuple[Any, ...]:
+    """The arguments on the plan's devices, in the order of `NAMES`."""
+    on = mesh(devices)
+    given = [value for value in _given(args, named) if value is not _LEFT_OUT]
     return tuple(
-        arg if i in STATIC else jax.device_put(arg, shardings[i]) for i, arg in enumerate(args)
+        value if specs is None else jax.device_put(value, _shardings(on, specs))
+        for value, specs in zip(given, argument_specs(*args, **named), strict=True)
     )
 
 
 def jit(
     step: Callable[..., Any],
+    /,
     *args: Any,
     devices: Sequence[Any] | None = None,
     constrain: bool = True,
-    **options: Any,
-) -> Any:
+    **named: Any,
+) -> Step:
     """`jax.jit(step)` with the plan's shardings.
 
     Args:
-        args: those of the step: arrays, or `jax.ShapeDtypeStruct`s in their place.
+        args: those of the step, as it takes them: arrays, or `jax.ShapeDtypeStruct`s in their
+            place. Static ones that it has defaults for may be left out.
         devices: as `mesh` has it.
         constrain: hold the values of `CONSTRAINTS` as the plan does, too.
-        options: more of `jax.jit`'s; `donate_argnums=STATE` gives the old state away.
+        named: arguments of the step by name, and more options of `jax.jit`'s;
+            `donate_argnums=STATE` gives away the arguments that the step returns anew, all of their
+            arrays.
     """
     on = mesh(devices)
+    options = {name: value for name, value in named.items() if name not in NAMES}
+    given = _given(args, {name: value for name, value in named.items() if name in NAMES})
     dynamic = [i for i in range(len(NAMES)) if i not in STATIC]
+    by_position = len(args)  # What is jitted keeps no array alive.
+
+    def called(fn: Callable[..., Any], values: Sequence[Any]) -> Any:
+        """Called as `jit` was: by position, by name."""
+        left_out = (i for i in range(by_position) if values[i] is _LEFT_OUT)
+        count = next(left_out, by_position)
+        rest = zip(NAMES[count:], values[count:], strict=True)
+        by_name = {name: value for name, value in rest if value is not _LEFT_OUT}
+        return fn(*values[:count], **by_name)
 
     def of_dynamic(*values: Any) -> Any:
-        full = list(args)
-        for i, value in zip(dynamic, values, strict=True):
-            full[i] = value
-        return step(*full)
+        rest = iter(values)
+        return called(step, [x if i in STATIC else next(rest) for i, x in enumerate(given)])
 
-    given = argument_specs(*args)
-    shapes = jax.eval_shape(of_dynamic, *(args[i] for i in dynamic))
-    return jax.jit(
-        constrained(step, on) if constrain else step,
-        in_shardings=tuple(_shardings(on, given[i]) for i in dynamic),
-        out_shardings=_shardings(on, result_specs(shapes)),
-        static_argnums=tuple(STATIC),
-        **options,
+    held = constrained(step, on) if constrain else step
+
+    @functools.wraps(step, updated=())
+    def call(*values: Any) -> Any:
+        return called(held, values)
+
+    # `jax.jit` takes arguments with shardings by position only, and looks their names up here.
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in NAMES]
+    vars(call)["__signature__"] = inspect.Signature(parameters)
+    specs = [
+        None if i in STATIC else _specs(ARGUMENTS, NAMES[i], given[i]) for i in range(len(NAMES))
+    ]
+    shapes = jax.eval_shape(of_dynamic, *(given[i] for i in dynamic))
+    return Step(
+        jax.jit(
+            call,
+            in_shardings=tuple(_shardings(on, specs[i]) for i in dynamic),
+            out_shardings=_shardings(on, result_specs(shapes)),
+            static_argnums=tuple(STATIC),
+            **options,
+        )
     )
+
+
+class Step:
+    """What `jit` returns: takes arguments by position, in the order of `NAMES`, or by name."""
+
+    def __init__(self, jitted: Any) -> None:
+        self._jitted = jitted
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self._jitted(*_given(args, named))
+
+    def trace(self, *args: Any, **named: Any) -> Any:
+        """As `jax.jit` has it."""
+        return self._jitted.trace(*_given(args, named))
+
+    def lower(self, *args: Any, **named: Any) -> Any:
+        """As `jax.jit` has it; compiled, it takes arguments by position, and no static ones."""
+        return self._jitted.lower(*_given(args, named))
+
+
+class _LeftOut:
+    """Stands for a static argument that is not given."""
+
+    def __repr__(self) -> str:
+        return "left out"
+
+
+_LEFT_OUT = _LeftOut()
+
+
+def _given(args: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+    """All arguments in the order of `NAMES`."""
+    known = f"the plan is for {', '.join(NAMES)}"
+    if len(args) > len(NAMES):
+        raise TypeError(f"got {len(args)} arguments, {known}")
+    values = [*args, *[_LEFT_OUT] * (len(NAMES) - len(args))]
+    for name, value in named.items():
+        if name not in NAMES:
+            raise TypeError(f"got an unknown argument {name!r}, {known}")
+        if NAMES.index(name) < len(args):
+            raise TypeError(f"got the argument {name!r} twice, {known}")
+        values[NAMES.index(name)] = value
+    missing = [NAMES[i] for i, value in enumerate(values) if value is _LEFT_OUT and i not in STATIC]
+    if missing:
+        raise TypeError(f"got no {', '.join(missing)}, {known}")
+    return values
 
 
 def constrained(step: Callable[..., Any], on: Mesh | None = None) -> Callable[..., Any]:
@@ -119,13 +197,17 @@ def constrained(step: Callable[..., Any], on: Mesh | None = None) -> Callable[..
     on = mesh() if on is None else on
 
     @functools.wraps(step)
-    def call(*args: Any) -> Any:
-        dynamic = [arg for i, arg in enumerate(args) if i not in STATIC]
-        leaves, tree = jax.tree.flatten(dynamic)
+    def call(*args: Any, **named: Any) -> Any:
+        static = {NAMES[i] for i in STATIC}
+        arrays = [arg for i, arg in enumerate(args) if i not in STATIC]
+        by_name = {name: arg for name, arg in named.items() if name not in static}
+        leaves, tree = jax.tree.flatten((arrays, by_name))
 
         def flat(*values: Any) -> Any:
-            rest = iter(jax.tree.unflatten(tree, values))
-            return step(*(arg if i in STATIC else next(rest) for i, arg in enumerate(args)))
+            arrays, by_name = jax.tree.unflatten(tree, values)
+            rest = iter(arrays)
+            full = [arg if i in STATIC else next(rest) for i, arg in enumerate(args)]
+            return step(*full, **{**named, **by_name})
 
         closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*leaves)
         holds = _Holds(on, closed.jaxpr)

@@ -15,6 +15,19 @@ from alpa_mlir.errors import ExportError
 Sizes = dict[str, tuple[int, int]]
 
 
+# What an axis of each kind does, of those that trainers may lack.
+_SAME_PRODUCTS = {
+    "whole, split weights": "does nothing but keep pieces of weights, its devices compute the same",
+    "whole products": "splits nothing, its devices compute the same",
+}
+_DOES = _SAME_PRODUCTS | {
+    "expert": "splits experts",
+    "sequence": "splits tokens",
+    "sequence, split weights": "splits tokens and keeps pieces of weights",
+    "mixed": "splits one thing in some products and another in others",
+}
+
+
 def trainer_axes(
     plan: Plan, index: int, names: Mapping[str, str], trainer: str
 ) -> tuple[Sizes, set[str]]:
@@ -41,10 +54,11 @@ def trainer_axes(
             continue
         if kind not in names:
             raise ExportError(
-                f"axis {mesh.axes[place]} of stage {index} is {kind}, which no axis of {trainer}'s "
-                "mesh is",
+                f"axis {mesh.axes[place]} of stage {index} {_DOES.get(kind, kind)}, which no axis "
+                f"of {trainer}'s mesh does",
                 where=where,
-                fix="plan with another mesh_shape, or export it to jax or mpmd",
+                fix=f"{_remedy(plan, kind, kinds, mesh.shape)}, or export it to "
+                + ("mpmd" if len(plan.stages) > 1 else "jax or mpmd"),
             )
         stride = prod(mesh.shape[place + 1 :])
         line = [mesh.devices[i * stride] for i in range(size)]
@@ -52,6 +66,19 @@ def trainer_axes(
         within, over = (a * b for a, b in pairs)
         sizes[names[kind]] = within, over
     return sizes, {kind for kind, size in zip(kinds, mesh.shape, strict=True) if size > 1}
+
+
+def _remedy(plan: Plan, kind: str, kinds: Sequence[str], shape: Sequence[int]) -> str:
+    """What to plan otherwise, where a trainer has no axis of this kind."""
+    splits_rows = {*_SAME_PRODUCTS, "data", "ZeRO", "FSDP"}
+    count = prod(n for other, n in zip(kinds, shape, strict=True) if other in splits_rows)
+    rows = _rows(plan)
+    if kind in _SAME_PRODUCTS and rows % count:
+        return (
+            f"plan with micro-batches whose rows {count} devices can share (they have {rows}), or "
+            "with another mesh_shape"
+        )
+    return "plan with another mesh_shape"
 
 
 def within_and_over_hosts(plan: Plan, line: Sequence[int]) -> tuple[int, int]:
@@ -77,10 +104,16 @@ def batch_rows(plan: Plan) -> int:
     Raises:
         ExportError: there is no batch with rows.
     """
-    rows = [x.shape[0] for x in plan.inputs if x.kind == "batch" and x.shape and x.is_given]
+    rows = _rows(plan)
     if not rows:
         raise ExportError("its step has no batch with rows", where=f"plan of {plan.name}")
-    return max(rows)
+    return rows
+
+
+def _rows(plan: Plan) -> int:
+    """Of a micro-batch; 0 if there is no batch with rows."""
+    given = (x for x in plan.inputs if x.kind == "batch" and x.shape and x.is_given)
+    return max((x.shape[0] for x in given), default=0)
 
 
 def head_lines(plan: Plan, yours: str, notes: Sequence[str]) -> list[str]:

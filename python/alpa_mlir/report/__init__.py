@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alpa_runtime.plan import Plan
+from alpa_runtime.plan.plan import PlanLike, as_plan
 
 from alpa_mlir.report._data import Others, RecordLike, collect
 from alpa_mlir.report._html import to_html
@@ -26,7 +26,7 @@ __all__ = ["ReportData", "collect", "write_plots", "write_report"]
 
 
 def write_report(
-    plan: Plan,
+    plan: PlanLike,
     path: str | Path,
     *,
     timeline: Timeline | None = None,
@@ -41,7 +41,8 @@ def write_report(
     because it was written by hand or by an older compiler, is named in the report.
 
     Args:
-        plan: made here, or loaded from disk.
+        plan: made here, or loaded from disk; or a planned or loaded step, which stands for its
+            plan.
         path: the file to write.
         timeline: `alpa_mlir.simulate(plan, ..)`; by default the plan is simulated on its cluster.
         record: what real steps did: the `Recording` of `step.record`, its trace, or its file.
@@ -62,13 +63,14 @@ def write_report(
         >>> write_report(step.plan, "plan.html", record=recording)   # doctest: +SKIP
     """
     path = Path(path)
+    plan = as_plan("write_report", plan)
     data = collect(plan, timeline=timeline, record=record, compare=compare, price=price)
     path.write_text(to_html(data), encoding="utf-8")
     return path
 
 
 def write_plots(
-    plan: Plan,
+    plan: PlanLike,
     folder: str | Path,
     formats: Sequence[str] = ("svg", "png"),
     *,
@@ -95,5 +97,5 @@ def write_plots(
     Example:
         >>> write_plots(Plan.load("my_plan"), "pictures", formats=["pdf"])   # doctest: +SKIP
     """
-    data = collect(plan, timeline=timeline, record=record)
+    data = collect(as_plan("write_plots", plan), timeline=timeline, record=record)
     return draw(data, Path(folder), formats)

@@ -143,6 +143,7 @@ class Traced:
         interleaved: by number of an input, the rounds between which the caller's rows alternate
             (`CallInfo.interleaved`).
         batch_of_rounds: whether batch arguments are `[rounds, examples, ..]`.
+        names: of all arguments.
         tagged_equations: number of forward equations that carry a tag; 0 if nothing is
             differentiated or this JAX cannot be tagged.
         lowered: JAX's own stage, for `as_text` and for comparison with plain JAX; None if the
@@ -161,6 +162,7 @@ class Traced:
     rounds: int
     interleaved: Mapping[int, int]
     batch_of_rounds: bool
+    names: tuple[str, ...]
     tagged_equations: int
     lowered: Any = field(repr=False)
     with_loops: Callable[[], Traced] | None = field(default=None, repr=False, compare=False)
@@ -204,6 +206,7 @@ class Traced:
             added=added,
             interleaved=self.interleaved,
             batch_of_rounds=self.batch_of_rounds,
+            names=self.names,
         )
 
     @cached_property
@@ -390,6 +393,7 @@ def trace(
         rounds,
         alternating,
         rounds > 1 and _is_of_rounds(inputs, accumulation.scanned(plain.jaxpr.jaxpr)),
+        tuple(names),
         session.equations,
         None if expands else lowered,
         None

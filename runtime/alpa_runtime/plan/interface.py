@@ -349,6 +349,8 @@ class CallInfo:
             alternate; the plan's input has those of one round behind those of another.
         batch_of_rounds: whether the first dimension of the batch arguments is the rounds of the
             step's own loop of gradient accumulation, and the second one each round's examples.
+        names: of all arguments, static ones too; none in plans that do not say them.
+        by_name: how many of the last ones the step takes by name alone.
     """
 
     arguments: Any
@@ -359,6 +361,8 @@ class CallInfo:
     output_keys: Mapping[int, str]
     interleaved: Mapping[int, int] = field(default_factory=dict[int, int])
     batch_of_rounds: bool = False
+    names: tuple[str, ...] = ()
+    by_name: int = 0
 
     @classmethod
     def read(cls, node: Node) -> CallInfo:
@@ -378,6 +382,10 @@ class CallInfo:
                 text = shown if len(shown) < 60 else shown[:57] + "..."
                 raise value.error(f"got {text}", "a Python name or number") from None
             static.append(StaticArgument(item.get("position").integer(), value.optional_string()))
+        names = tuple(item.string() for item in node.optional("names").items())
+        by_name = node.get("by_name").integer() if "by_name" in node.mapping() else 0
+        if by_name > len(names):
+            raise node.get("by_name").error(f"got {by_name}", f"at most {len(names)} names")
         return cls(
             node.get("arguments").plain(),
             node.get("result").plain(),
@@ -390,6 +398,8 @@ class CallInfo:
                 for item in node.optional("interleaved").items()
             },
             "batch_of_rounds" in node.mapping() and node.get("batch_of_rounds").boolean(),
+            names,
+            by_name,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -406,6 +416,8 @@ class CallInfo:
             "output_keys": keys(self.output_keys),
             **({"interleaved": rounds} if rounds else {}),
             **({"batch_of_rounds": True} if self.batch_of_rounds else {}),
+            **({"names": list(self.names)} if self.names else {}),
+            **({"by_name": self.by_name} if self.by_name else {}),
         }
 
 

@@ -1363,3 +1363,19 @@ def as_plan(where: str, value: PlanLike) -> Plan:
     plan: Any = value if isinstance(value, Plan) else getattr(value, "plan", value)
     check_type(where, "plan", plan, Plan)
     return plan
+
+
+def read_plan(where: str, value: PlanLike | str | Path, name: str = "plan") -> Plan:
+    """A plan, that of a step, or the one in a folder.
+
+    Args:
+        where: the function that was given it.
+        name: of its argument.
+
+    Raises:
+        ArgumentTypeError: it is none of them.
+        PlanFormatError: the folder holds no plan.
+    """
+    found: Any = value if isinstance(value, Plan) else getattr(value, "plan", value)
+    check_type(where, name, found, Plan, PATH)
+    return found if isinstance(found, Plan) else Plan.load(found)

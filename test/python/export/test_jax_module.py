@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import os
 import re
 import subprocess
 import sys
+import weakref
+from dataclasses import replace
 
 import alpa_mlir
 import jax
@@ -17,7 +20,7 @@ import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel, Zero3Parallel
 from alpa_mlir.cli import main
-from alpa_mlir.errors import ExportError
+from alpa_mlir.errors import ArgumentTypeError, ExportError, PlanMismatchError
 from alpa_mlir.export import export_plan, plain_jax
 from alpa_runtime.plan import Plan
 from conditioned import check_state, plain
@@ -42,6 +45,16 @@ def module_of(plan: Plan, folder):
 def planned(step, *args, method=None, cluster=CLUSTER, **options):
     method = method or ShardParallel(mesh_shape=(2, 4))
     return alpa_mlir.parallelize(step, cluster=cluster, method=method, **options).plan(*args)
+
+
+def planned_call(step, *args, **named) -> Plan:
+    method = ShardParallel(mesh_shape=(2, 4))
+    return alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*args, **named).plan
+
+
+def check_alike(found, expected):
+    for x, want in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(x, want, rtol=1e-5)
 
 
 @functools.cache
@@ -171,6 +184,19 @@ def test_runs_without_this_package(tmp_path):
     assert "'x'" in done.stdout
 
 
+def test_a_step_stands_for_its_plan(tmp_path):
+    x = np.random.default_rng(2).normal(size=(32, 16)).astype(np.float32)
+    step = alpa_mlir.parallelize(mean_loss, cluster=CLUSTER, method=ShardParallel())
+    found = step.plan(weights(), x)
+    expected = export_plan(found.plan, "jax")
+    folder = found.save(tmp_path / "plan")
+    for plan in (found, found.load(), folder, str(folder)):
+        assert export_plan(plan, "jax") == expected
+    for wrong, what in ((None, "plan is None"), (7, "plan=7 is an int")):
+        with pytest.raises(ArgumentTypeError, match=f"export_plan: {what}; fix: give a Plan or"):
+            export_plan(wrong, "jax")
+
+
 def test_pipelines_are_refused(tmp_path, capsys):
     model = zoo.get("mlp")
     method = PipeshardParallel(submeshes=[(1, 4), (1, 4)])
@@ -204,6 +230,153 @@ def weights():
     random = np.random.default_rng(1)
     shapes = {"a": (16, 32), "b": (32, 16)}
     return {k: random.normal(size=v).astype(np.float32) for k, v in shapes.items()}
+
+
+def whole_and_rate(w, x, rate):
+    """Returns its first argument anew; nothing but that may be donated."""
+    value, g = jax.value_and_grad(mean_loss)(w, x)
+    return jax.tree.map(lambda w, g: w - rate * g, w, g), value
+
+
+def by_name_alone(w, x, *, rate, sign="plus", scaled=False):
+    value, g = jax.value_and_grad(mean_loss)(w, x)
+    factor = (2 if scaled else 1) * (1 if sign == "plus" else -1)
+    return jax.tree.map(lambda w, g: w - factor * rate * g, w, g), value
+
+
+def by_position_alone(w, scaled, x, /):
+    return by_name_alone(w, x, rate=0.1, scaled=scaled)
+
+
+def any_number(*args, **more):
+    return by_name_alone(*args, **more)
+
+
+def with_defaults(w, rate=0.1, x=None, scaled=False):
+    return by_name_alone(w, x, rate=rate, scaled=scaled)
+
+
+def a_part(w, x):
+    """Returns one of two leaves."""
+    value, g = jax.value_and_grad(mean_loss)(w, x)
+    return {"a": w["a"] - g["a"]}, value
+
+
+@pytest.mark.parametrize(
+    ("step", "rest", "state"),
+    [
+        (whole_and_rate, [np.float32(0.1)], [0]),
+        (a_part, [], []),
+        (mean_loss, [], []),
+        (lambda w, x, count: (*whole_and_rate(w, x, 1.0), count + 1), [np.int32(0)], [0, 2]),
+    ],
+    ids=["rate", "part", "inference", "counter"],
+)
+def test_state_is_what_the_step_returns_anew(step, rest, state, tmp_path):
+    x = np.random.default_rng(2).normal(size=(32, 16)).astype(np.float32)
+    args = [weights(), x, *rest]
+    shardings = module_of(planned(step, *args, batch_argnums=1).plan, tmp_path)
+    assert state == shardings.STATE
+    run = shardings.jit(step, *args, donate_argnums=shardings.STATE)
+    placed = shardings.place(*args)
+    run(*placed)
+    gone = [any(x.is_deleted() for x in jax.tree.leaves(arg)) for arg in placed]
+    assert gone == [number in state for number in range(len(args))]
+
+
+@pytest.mark.parametrize(
+    ("step", "given", "named"),
+    [
+        (by_name_alone, "wx", {"scaled": True, "rate": 0.1, "sign": "minus"}),
+        (by_position_alone, ["w", True, "x"], {}),
+        (any_number, "wx", {"rate": 0.1, "scaled": True}),
+        (with_defaults, "w", {"x": "x", "scaled": True}),
+        (functools.partial(by_name_alone, rate=0.1), "wx", {"sign": "minus"}),
+    ],
+    ids=["by name", "by position", "any", "defaults", "partial"],
+)
+def test_calls_are_those_of_the_step(step, given, named, tmp_path):
+    """As the module's own docstring writes them."""
+    x = np.random.default_rng(2).normal(size=(32, 16)).astype(np.float32)
+    arrays = {"w": weights(), "x": x}
+    args = [arrays[a] if isinstance(a, str) else a for a in given]
+    named = {k: arrays.get(v, v) if isinstance(v, str) else v for k, v in named.items()}
+    plan = planned_call(step, *args, **named)
+    shardings = module_of(plan, tmp_path)
+    assert list(plan.call.names) == shardings.NAMES
+    assert [shardings.NAMES[i] for i in shardings.STATIC] == [
+        name for name in shardings.NAMES if name in ("scaled", "sign")
+    ]
+    lines = [
+        line[4:] for line in shardings.__doc__.split("\n") if "(" in line[4:] and line[:1] == " "
+    ]
+    in_order = [*args, *(named[name] for name in shardings.NAMES[len(args) :])]
+    scope = dict(zip(shardings.NAMES, in_order, strict=True))
+    scope |= {"shardings": shardings, plan.name: step}
+    exec("\n".join(lines), scope)
+    check_alike(scope["result"], step(*args, **named))
+    specs = shardings.argument_specs(*args, **named)
+    assert len(specs) == len(in_order)
+
+
+def test_arguments_by_name(tmp_path):
+    x = np.random.default_rng(2).normal(size=(32, 16)).astype(np.float32)
+    w, named = weights(), {"rate": np.float32(0.1), "scaled": True}
+    plan = planned_call(by_name_alone, w, x, **named)
+    shardings = module_of(plan, tmp_path)
+    check = functools.partial(check_alike, expected=by_name_alone(w, x, **named))
+    step = shardings.jit(by_name_alone, w, x, **named)
+    check(step(w, x, **named))
+    check(step(x=x, scaled=True, rate=0.1, w=w))
+    check(step(w, x, 0.1, True))
+    lowered = step.lower(*shardings.place(w, x, **named))
+    check(lowered.compile()(*shardings.place(w, x, **named)[:3]))
+    # Static arguments may be bound before, or be left to the step's default.
+    bound = functools.partial(by_name_alone, scaled=True)
+    placed = shardings.place(w, x, rate=0.1)
+    assert len(placed) == len(shardings.argument_specs(w, x, rate=0.1)) == 3
+    check(shardings.jit(bound, w, x, rate=0.1)(*placed))
+    by_order = shardings.jit(
+        lambda w, x, r, s: by_name_alone(w, x, rate=r, scaled=s), w, x, 0.1, True
+    )
+    check(by_order(w, x, 0.1, True))
+    halved = shardings.jit(by_name_alone, w, x, rate=0.2)
+    check(halved(w, x, rate=0.2))
+    # Examples are not kept.
+    example = {name: jnp.asarray(leaf) for name, leaf in w.items()}
+    kept = weakref.ref(example["a"])
+    step = shardings.jit(by_name_alone, example, x, **named)
+    del example
+    gc.collect()
+    assert kept() is None
+    donating = shardings.jit(by_name_alone, w, x, **named, donate_argnames="w")
+    placed = shardings.place(w, x, **named)
+    check(donating(*placed))
+    assert all(leaf.is_deleted() for leaf in placed[0].values())
+    for args, wrong, message in (
+        ((w, x), {"rat": 0.1}, "got an unknown argument 'rat', the plan is for w, x, rate, scaled"),
+        ((w, x), {"x": x, "rate": 0.1}, "got the argument 'x' twice"),
+        ((w,), {"rate": 0.1}, "got no x, the plan"),
+        ((w, x, 0.1, True, 1), {}, "got 5 arguments"),
+    ):
+        for call in (shardings.place, step, shardings.argument_specs):
+            with pytest.raises(TypeError, match=message):
+                call(*args, **wrong)
+
+
+def test_plans_without_names_of_arguments(tmp_path):
+    x = np.random.default_rng(2).normal(size=(32, 16)).astype(np.float32)
+    args = [weights(), x, 0.1, True]
+    plan = planned(lambda w, x, r, s: by_name_alone(w, x, rate=r, scaled=s), *args).plan
+    older = replace(plan, call=replace(plan.call, names=()))
+    assert "which arguments its step takes by name alone" in export_plan(older, "jax").notes[0]
+    shardings = module_of(older, tmp_path)
+    assert shardings.NAMES == ["w", "x", "r", "argument_3"]
+    step = shardings.jit(lambda w, x, r, s: by_name_alone(w, x, rate=r, scaled=s), *args)
+    found = step(*shardings.place(*args))
+    check_alike(found, by_name_alone(weights(), x, rate=0.1, scaled=True))
+    with pytest.raises(PlanMismatchError, match="1 names for 4 arguments"):
+        export_plan(replace(plan, call=replace(plan.call, names=("w",))), "jax")
 
 
 def test_micro_batches(tmp_path):
@@ -312,7 +485,7 @@ def test_another_step(tmp_path):
     shardings = module_of(zoo_plan("gpt"), tmp_path)
     with pytest.raises(KeyError, match=r"no batch\['more'\]"):
         shardings.place(state, {**batch, "more": np.zeros(8)})
-    with pytest.raises(TypeError, match="1 arguments, the plan is for state, batch"):
+    with pytest.raises(TypeError, match="got no batch, the plan is for state, batch"):
         shardings.place(state)
     with pytest.raises(ValueError, match="got 2 devices, the plan needs 8"):
         shardings.mesh(jax.devices()[:2])

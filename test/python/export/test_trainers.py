@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import alpa_mlir
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ from alpa_mlir.errors import ExportError
 from alpa_mlir.export import export_plan
 
 HOSTS = "dgx-a100:2"
+KEEPS = "does nothing but keep pieces of weights"
 
 
 def step(w, x):
@@ -123,10 +126,25 @@ def test_its_own_reader_takes_it(tmp_path):
     assert read.gradient_accumulation_steps == 2
 
 
-def test_axes_that_split_no_one_thing_are_refused():
-    plan = planned(DataParallel(mesh_shape=(1, 8)), rows=7)
-    with pytest.raises(ExportError, match="axis y of stage 0 is whole products"):
-        export_plan(plan, "maxtext")
+@pytest.mark.parametrize(
+    ("method", "rows", "does"),
+    [
+        (DataParallel(mesh_shape=(1, 8)), 7, "axis y of stage 0 splits nothing"),
+        (Zero3Parallel(mesh_shape=(1, 8)), 7, f"axis y of stage 0 {KEEPS}"),
+        (Zero3Parallel(mesh_shape=(2, 4), num_micro_batches=2), 8, f"axis x of stage 0 {KEEPS}"),
+    ],
+    ids=["data", "FSDP", "FSDP of one axis"],
+)
+@pytest.mark.parametrize(("to", "trainer"), [("maxtext", "MaxText"), ("levanter", "Levanter")])
+def test_axes_whose_devices_compute_the_same_are_refused(method, rows, does, to, trainer):
+    plan = planned(method, rows=rows)
+    message = (
+        f"{does}, its devices compute the same, which no axis of {trainer}'s mesh does; fix: plan "
+        "with micro-batches whose rows 8 devices can share (they have "
+        f"{rows // plan.num_micro_batches}), or with another mesh_shape, or export it to jax or "
+    )
+    with pytest.raises(ExportError, match=re.escape(message)):
+        export_plan(plan, to)
 
 
 def levanter_fields(plan):
@@ -158,8 +176,6 @@ def test_what_levanter_has_not_is_refused():
     pipeline = PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=2)
     with pytest.raises(ExportError, match=r"2 pipeline stages, Levanter has none.* maxtext"):
         export_plan(planned(pipeline), "levanter")
-    with pytest.raises(ExportError, match="is whole products, which no axis of Levanter's"):
-        export_plan(planned(DataParallel(mesh_shape=(1, 8)), rows=7), "levanter")
 
 
 def test_levanters_own_reader_takes_it():

@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from typing import NamedTuple
 
 import alpa_mlir
@@ -18,7 +19,9 @@ import numpy as np
 import optax
 import pytest
 from alpa_mlir import PipeshardParallel, ShardParallel, errors
+from alpa_mlir.report import write_report
 from alpa_runtime import trees
+from alpa_runtime.plan import Plan
 from schema import SCHEMA, problems
 
 CLUSTER = "cpu-test"
@@ -90,13 +93,41 @@ def test_keys_and_static_arguments_of_a_loaded_plan(tmp_path):
     with pytest.raises(errors.ArgumentMismatchError, match="no leaf"):
         loaded("train", {"w": state["w"]}, args[2])
     assert loaded("train", batch=args[2], state=state)[1] == value
+    assert loaded(batch=args[2], mode="train", state=state)[1] == value
     for first, named, message in (
         (args, {"batch": 0}, "keyed_step: the argument 'batch' is given twice"),
-        (args[:2], {"bach": 0}, "the argument 'bach' is unknown; fix: give a Python value, state,"),
+        (args[:2], {"bach": 0}, "the argument 'bach' is unknown; fix: give mode, state, batch,"),
         (args[:1], {"batch": 0}, "the argument 'batch' comes after one that is not given"),
     ):
         with pytest.raises(errors.ArgumentMismatchError, match=message):
             loaded(*first, **named)
+    # A plan may not say the names.
+    older = alpa_mlir.load(replace(loaded.plan, call=replace(loaded.plan.call, names=())))
+    assert older("train", batch=args[2], state=state)[1] == value
+    with pytest.raises(errors.ArgumentMismatchError, match="give a Python value, state, batch"):
+        older(*args[:2], bach=0)
+    wrong = replace(loaded.plan.call, names=("mode", "state"))
+    with pytest.raises(errors.PlanMismatchError, match="2 names for 3 arguments"):
+        alpa_mlir.load(replace(loaded.plan, call=wrong))
+
+
+def test_a_plan_says_the_names_of_its_arguments(tmp_path):
+    def step(w, x, *, lr, flag=False):
+        return w - lr * x.mean(0), x.sum() + flag
+
+    def by_default(w, lr=0.1, x=None):
+        return step(w, x, lr=lr)
+
+    w, x = jnp.ones(4), jnp.ones((8, 4))
+    for fn, args, named, names, by_name in (
+        (step, (w, x), {"flag": True, "lr": 0.2}, ("w", "x", "lr", "flag"), 2),
+        (step, (w, x, 0.2), {}, ("w", "x", "lr"), 1),
+        (by_default, (w,), {"x": x}, ("w", "x"), 1),
+        (by_default, (w, 0.2, x), {}, ("w", "lr", "x"), 0),
+    ):
+        planned = alpa_mlir.parallelize(fn, cluster=CLUSTER, method=ShardParallel())
+        plan = Plan.load(planned.plan(*args, **named).save(tmp_path))
+        assert (plan.call.names, plan.call.by_name) == (names, by_name)
 
 
 def test_functions_are_called_with_names():
@@ -110,6 +141,24 @@ def test_functions_are_called_with_names():
     assert step(np.float32(1), 2, x=x) == expected
     with pytest.raises(errors.ArgumentMismatchError, match="scaled: the argument 'y' is unknown"):
         step(np.float32(1), 2, y=x)
+
+
+def test_a_step_stands_for_its_plan(tmp_path):
+    def step(w, x):
+        return w - 0.1 * x.mean(0), x.sum()
+
+    w, x = jnp.ones(4), jnp.ones((8, 4))
+    traced = alpa_mlir.parallelize(step, cluster=CLUSTER, donate_state=False).trace(w, x)
+    planned = traced.plan(method=ShardParallel(num_micro_batches=1))
+    expected = step(w, x)[1]
+    loaded = alpa_mlir.load(planned)
+    assert loaded(w, x)[1] == alpa_mlir.load(loaded)(w, x)[1] == expected
+    assert traced.with_plan(planned).plan is planned.plan
+    near = traced.plan(start=planned, cache=False)
+    assert near.load()(w, x)[1] == expected
+    assert write_report(planned, tmp_path / "plan.html").exists()
+    with pytest.raises(errors.ArgumentTypeError, match="start=3 is an int; fix: give a Plan or a"):
+        traced.plan(start=3)
 
 
 @jax.tree_util.register_pytree_node_class
