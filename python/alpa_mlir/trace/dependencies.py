@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-
 from alpa_mlir.trace.jaxprs import bodies, call_body, is_literal
 from alpa_mlir.trace.tagging import TAG_PREFIX
-
 
 Phase = Literal["input", "forward", "backward", "update"]
 
