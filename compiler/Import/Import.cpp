@@ -277,6 +277,13 @@ static LogicalResult verifySubset(func::FuncOp main) {
 /// arguments become state: the whole function works on one micro-batch.
 static LogicalResult verifySignature(func::FuncOp main) {
   unsigned numArgs = main.getNumArguments(), numResults = main.getNumResults();
+  for (unsigned i = 0; i < numArgs; ++i)
+    if (Attribute alias = main.getArgAttr(i, "tf.aliasing_output")) {
+      auto result = dyn_cast<IntegerAttr>(alias);
+      if (!result || result.getValue().uge(numResults))
+        return emitError(main.getLoc()) << "argument " << i << " is donated to result " << alias
+                                        << ", but there are " << numResults << " results";
+    }
   bool any = false;
   for (unsigned i = 0; i < numArgs; ++i)
     any |= bool(main.getArgAttr(i, attr::kind));

@@ -2843,6 +2843,11 @@ private:
     auto main = module.lookupSymbol<func::FuncOp>("main");
     if (!main || main.isDeclaration())
       return emitError(module.getLoc(), "the module has no function @main to split");
+    if (!main.getBody().hasOneBlock())
+      return emitError(main.getLoc(), "@main must have one block");
+    for (Operation &op : main.front())
+      if (isOfPhase(&op, "prepare"))
+        return op.emitOpError("prepares a weight; split the batch before alpa-prepare-weights");
     std::optional<Semantics> wanted = llvm::StringSwitch<std::optional<Semantics>>(semantics)
                                           .Case("exact", Semantics::Exact)
                                           .Case("relaxed", Semantics::Relaxed)

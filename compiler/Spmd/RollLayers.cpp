@@ -2341,7 +2341,8 @@ void StageRoller::rewrite(func::FuncOp function, const llvm::DenseSet<int64_t> &
   llvm::DenseMap<int64_t, int64_t> aliased;    // Argument id to the id of the result it becomes.
   for (BlockArgument argument : function.getArguments())
     if (auto alias =
-            function.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), "tf.aliasing_output"))
+            function.getArgAttrOfType<IntegerAttr>(argument.getArgNumber(), "tf.aliasing_output");
+        alias && alias.getValue().ult(function.getNumResults()))
       aliased[idOf(function.getArgAttrDict(argument.getArgNumber()))] =
           idOf(function.getResultAttrDict(unsigned(alias.getInt())));
   llvm::DenseSet<unsigned> done;

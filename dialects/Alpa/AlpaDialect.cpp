@@ -14,12 +14,16 @@ namespace {
 
 using Emit = function_ref<InFlightDiagnostic()>;
 
+/// Numbers of ops, layers or values: of some there are more than any module has.
 LogicalResult isInteger(Emit emit, Attribute value, int64_t least) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   auto integer = dyn_cast<IntegerAttr>(value);
   if (!integer || !integer.getType().isInteger(64))
     return emit() << "expected a 64-bit integer, got " << value;
   if (integer.getInt() < least)
     return emit() << "expected at least " << least << ", got " << integer.getInt();
+  if (integer.getInt() > kMost)
+    return emit() << "expected at most " << kMost << ", got " << integer.getInt();
   return success();
 }
 
@@ -93,6 +97,32 @@ LogicalResult arePinAxes(Emit emit, Attribute value) {
   return success();
 }
 
+/// Whether all shardings within the op, but for modules of another mesh, are of axes that the mesh
+/// has.
+LogicalResult haveAxes(Operation *op, int64_t numAxes) {
+  auto check = [&](ShardingAttr sharding) {
+    const ShardingSpec &spec = sharding.getSpec();
+    auto isThere = [&](unsigned axis) { return axis < numAxes; };
+    return llvm::all_of(spec.unreduced, isThere) &&
+                   llvm::all_of(spec.dims,
+                                [&](const auto &axes) { return llvm::all_of(axes, isThere); })
+               ? WalkResult::advance()
+               : WalkResult::interrupt();
+  };
+  AttrTypeWalker walker; // Remembers what it has seen.
+  walker.addWalk(check);
+  WalkResult result = op->walk<WalkOrder::PreOrder>([&](Operation *inner) {
+    if (inner != op && inner->hasAttr(attr::mesh))
+      return WalkResult::skip();
+    if (!walker.walk(inner->getAttrDictionary()).wasInterrupted())
+      return WalkResult::advance();
+    inner->emitError() << "alpa_attribute_c1: a sharding names an axis that the mesh, of "
+                       << numAxes << (numAxes == 1 ? " axis" : " axes") << ", does not have";
+    return WalkResult::interrupt();
+  });
+  return failure(result.wasInterrupted());
+}
+
 /// Nothing if the attribute belongs to no signature.
 std::optional<LogicalResult> verifySignature(Emit emit, NamedAttribute attribute, Type type) {
   StringRef name = attribute.getName();
@@ -138,8 +168,11 @@ LogicalResult AlpaDialect::verifyOperationAttribute(Operation *op, NamedAttribut
     return isInteger(emit, value, 1);
   if (name == attr::schedule || name == attr::pinDropped)
     return isOneOf(emit, value, {});
-  if (name == attr::mesh && !isa<MeshAttr>(value))
-    return emit() << "expected #alpa.mesh, got " << value;
+  if (name == attr::mesh) {
+    auto mesh = dyn_cast<MeshAttr>(value);
+    return mesh ? haveAxes(op, int64_t(mesh.getShape().size()))
+                : emit() << "expected #alpa.mesh, got " << value;
+  }
   if (name == attr::stages)
     return areStages(emit, value);
   if ((name == attr::predicted || name == attr::planning) && !isa<DictionaryAttr>(value))

@@ -348,11 +348,15 @@ public:
     if (!main || main.isDeclaration())
       return fail("the module has no function @main");
     int64_t numLayers = 0;
+    auto numOps = int64_t(main.front().getOperations().size()) - 1;
     for (Operation &op : main.front().without_terminator()) {
       std::optional<int64_t> layer = layerOf(&op);
       if (!layer || !op.getAttr(attr::phase))
         return fail("op '" + op.getName().getStringRef() +
                     "' has no layer or phase; run alpa-import and alpa-cluster-layers first");
+      if (*layer >= numOps)
+        return fail("op '" + op.getName().getStringRef() + "' is of layer " + llvm::Twine(*layer) +
+                    ", but @main has " + llvm::Twine(numOps) + " ops");
       numLayers = std::max(numLayers, *layer + 1);
     }
     if (keep == "products")
