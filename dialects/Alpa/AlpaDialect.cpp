@@ -14,16 +14,18 @@ namespace {
 
 using Emit = function_ref<InFlightDiagnostic()>;
 
-/// Numbers of ops, layers or values: of some there are more than any module has.
-LogicalResult isInteger(Emit emit, Attribute value, int64_t least) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+/// More ops, layers or values no module has.
+constexpr int64_t kMostItems = std::numeric_limits<int32_t>::max();
+
+LogicalResult isInteger(Emit emit, Attribute value, int64_t least, int64_t most = kNoLimit) {
   auto integer = dyn_cast<IntegerAttr>(value);
   if (!integer || !integer.getType().isInteger(64))
     return emit() << "expected a 64-bit integer, got " << value;
   if (integer.getInt() < least)
     return emit() << "expected at least " << least << ", got " << integer.getInt();
-  if (integer.getInt() > kMost)
-    return emit() << "expected at most " << kMost << ", got " << integer.getInt();
+  if (integer.getInt() > most)
+    return emit() << "expected at most " << most << ", got " << integer.getInt();
   return success();
 }
 
@@ -97,27 +99,45 @@ LogicalResult arePinAxes(Emit emit, Attribute value) {
   return success();
 }
 
-/// Whether all shardings within the op, but for modules of another mesh, are of axes that the mesh
-/// has.
+/// Whether all shardings within the op, but for modules of another mesh and pins, which name axes
+/// of the user's, are of axes that the mesh has.
 LogicalResult haveAxes(Operation *op, int64_t numAxes) {
+  int64_t missing = 0;
+  auto isThere = [&](unsigned axis) {
+    missing = axis;
+    return axis < numAxes;
+  };
   auto check = [&](ShardingAttr sharding) {
     const ShardingSpec &spec = sharding.getSpec();
-    auto isThere = [&](unsigned axis) { return axis < numAxes; };
-    return llvm::all_of(spec.unreduced, isThere) &&
-                   llvm::all_of(spec.dims,
-                                [&](const auto &axes) { return llvm::all_of(axes, isThere); })
-               ? WalkResult::advance()
-               : WalkResult::interrupt();
+    bool areThere =
+        llvm::all_of(spec.unreduced, isThere) &&
+        llvm::all_of(spec.dims, [&](const auto &axes) { return llvm::all_of(axes, isThere); });
+    return areThere ? WalkResult::advance() : WalkResult::interrupt();
   };
   AttrTypeWalker walker; // Remembers what it has seen.
   walker.addWalk(check);
+  auto areThere = [&](auto attributes) {
+    return llvm::all_of(attributes, [&](NamedAttribute each) {
+      return each.getName() == attr::pin || !walker.walk(each.getValue()).wasInterrupted();
+    });
+  };
   WalkResult result = op->walk<WalkOrder::PreOrder>([&](Operation *inner) {
     if (inner != op && inner->hasAttr(attr::mesh))
       return WalkResult::skip();
-    if (!walker.walk(inner->getAttrDictionary()).wasInterrupted())
+    bool all = true;
+    for (NamedAttribute each : inner->getAttrDictionary()) {
+      // Of arguments and results.
+      auto list = dyn_cast<ArrayAttr>(each.getValue());
+      if (list && llvm::all_of(list, llvm::IsaPred<DictionaryAttr>))
+        for (auto attributes : list.getAsRange<DictionaryAttr>())
+          all = all && areThere(attributes);
+      else
+        all = all && areThere(ArrayRef(each));
+    }
+    if (all)
       return WalkResult::advance();
-    inner->emitError() << "alpa_attribute_c1: a sharding names an axis that the mesh, of "
-                       << numAxes << (numAxes == 1 ? " axis" : " axes") << ", does not have";
+    inner->emitError() << "alpa_attribute_c1: a sharding uses mesh axis " << missing
+                       << ", but the mesh has " << numAxes << " axes";
     return WalkResult::interrupt();
   });
   return failure(result.wasInterrupted());
@@ -132,7 +152,7 @@ std::optional<LogicalResult> verifySignature(Emit emit, NamedAttribute attribute
   if (name == attr::sharding || name == attr::pin)
     return isSharding(emit, value, type);
   if (name == attr::value)
-    return isInteger(emit, value, 0);
+    return isInteger(emit, value, 0, kMostItems);
   if (name == attr::memory)
     return isOneOf(emit, value, {"host"});
   return std::nullopt;
@@ -147,7 +167,7 @@ LogicalResult AlpaDialect::verifyOperationAttribute(Operation *op, NamedAttribut
   if (name == attr::phase)
     return isOneOf(emit, value, {"prepare", "forward", "barrier", "backward", "update"});
   if (name == attr::eqn || name == attr::layer || name == attr::stage)
-    return isInteger(emit, value, 0);
+    return isInteger(emit, value, 0, kMostItems);
   if (name == attr::shardings || name == attr::madeShardings)
     return areShardings(emit, value, op->getResultTypes());
   if (name == attr::operandShardings || name == attr::useShardings)

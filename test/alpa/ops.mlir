@@ -12,8 +12,8 @@ module attributes {alpa.num_micro_batches = 2 : i64, alpa.schedule = "1f1b",
                                solver = {status = "optimal"}>]} {
   // CHECK: module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>}
   module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>} {
-    // CHECK: func.func @forward(%{{.*}}: tensor<4x8x8xf32> {alpa.sharding = #alpa.sharding<[S0, R, S21]>
-    func.func @forward(%arg0: tensor<4x8x8xf32> {alpa.sharding = #alpa.sharding<[S0, R, S21]>, alpa.value = 0 : i64})
+    // CHECK: func.func @forward(%{{.*}}: tensor<4x8x8xf32> {alpa.sharding = #alpa.sharding<[S0, R, S1]>
+    func.func @forward(%arg0: tensor<4x8x8xf32> {alpa.sharding = #alpa.sharding<[S0, R, S1]>, alpa.value = 0 : i64})
         -> (tensor<4x8x8xf32> {alpa.accumulate = "sum", alpa.value = 3 : i64}) {
       return %arg0 : tensor<4x8x8xf32>
     }

@@ -27,7 +27,7 @@ module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]
 
 module {
 module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2], devices = [0, 1]>} {
-  // expected-error@+1 {{result 0: the sharding uses mesh axis 1, but the mesh has 1 axes}}
+  // expected-error@+1 {{a sharding uses mesh axis 1, but the mesh has 1 axes}}
   func.func private @forward() -> (tensor<4xf32> {alpa.sharding = #alpa.sharding<[S1]>})
 }
 }
