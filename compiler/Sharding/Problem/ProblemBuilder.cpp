@@ -1049,8 +1049,18 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
   auto isAtHand = [&](unsigned other, unsigned index) {
     if (!info.fusible || numElements(values[other].value) != numElements(values[index].value))
       return false;
-    auto it = opIndex.find(values[other].value.getDefiningOp());
-    return it != opIndex.end() && ops[it->second].fusible && ops[it->second].phase == info.phase;
+    // Behind a barrier is what came to it.
+    while (true) {
+      auto it = opIndex.find(values[other].value.getDefiningOp());
+      if (it == opIndex.end())
+        return false;
+      const OpInfo &maker = ops[it->second];
+      auto result = llvm::cast<OpResult>(values[other].value);
+      int source = aliasOf(maker, result.getResultNumber());
+      if (source < 0)
+        return maker.fusible && maker.phase == info.phase;
+      other = static_cast<unsigned>(source);
+    }
   };
   bool mayGoOn = info.fusible || analysis::reducesRows(info.op);
   bool goesOn = false; // In the kernel that has them.
