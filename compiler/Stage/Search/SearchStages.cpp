@@ -518,6 +518,8 @@ private:
   attempt(const SearchSetup &setup, std::vector<const StepVariant *> variants,
           bool ignoresMemory = false, double mostSeconds = kInfinity, size_t mostWork = ~size_t(0));
   llvm::Expected<std::unique_ptr<StageAttempt>> searchWays(const SearchSetup &setup);
+  llvm::Error tryKeptProducts(const SearchSetup &setup, ArrayRef<bool> layers,
+                              std::unique_ptr<StageAttempt> &best);
   llvm::Expected<std::unique_ptr<StageAttempt>> searchOffloaded(const SearchSetup &setup,
                                                                 ArrayRef<bool> layers);
   llvm::Expected<std::unique_ptr<StageAttempt>> searchSchedules(const SearchSetup &setup);
@@ -543,12 +545,14 @@ private:
     SmallVector<bool> layers;    // That it computes again.
     std::optional<KeptOps> kept; // Ops of @main; or else what `alpa.keeps_products` says.
   };
-  std::vector<Again> again;             // What needs the least memory comes first.
-  std::shared_ptr<StepVariant> settled; // As the plan wants it.
-  std::optional<WarmStart> start;       // If a plan from before is given.
+  std::vector<Again> again; // What needs the least memory comes first, if it is there.
+  bool hasAgain = false;    // All of them are.
+  std::shared_ptr<StepVariant> withProducts; // One of them, that keeps products; or null.
+  std::shared_ptr<StepVariant> settled;      // As the plan wants it.
+  std::optional<WarmStart> start;            // If a plan from before is given.
   /// With several stages on each mesh; without schedules if none of that kind is asked for.
   StageSearchSpace virtualTried;
-  std::deque<SearchSetup> virtualSetups; // Attempts refer to them.
+  std::deque<SearchSetup> otherSetups; // Attempts refer to them.
 };
 
 } // namespace
@@ -688,8 +692,43 @@ static int64_t mostInFlight(ArrayRef<const ScheduleInfo *> schedules, unsigned n
   return most;
 }
 
-/// With remat=auto, layers are computed again only where memory is short: what is
-/// fastest without a limit and fits needs no other look.
+/// Of a plan that fits: its stages with all but products computed again, where that is faster. What
+/// gradients are computed of need not be written then, such as a softmax in float32.
+llvm::Error AlpaSearchStagesPass::tryKeptProducts(const SearchSetup &setup, ArrayRef<bool> layers,
+                                                  std::unique_ptr<StageAttempt> &best) {
+  constexpr double kWorth = 0.01; // Less may be lost to what the compiler makes of it.
+  if (setup.tried.stagesPerMesh || setup.options.allDiffer)
+    return llvm::Error::success();
+  if (!withProducts) {
+    if (llvm::Error error = addAgain(setup, layers, findKeptProducts(main)))
+      return error;
+    withProducts = again.back().variant;
+  }
+  std::set<std::array<unsigned, 3>> stages;
+  for (const PlannedStage &stage : best->found.plan.stages)
+    stages.insert({stage.lo, stage.hi, stage.submesh});
+  SearchSetup &mine = otherSetups.emplace_back(setup);
+  mine.tried.schedules = {best->found.searched};
+  mine.tried.evenRules.clear();
+  mine.tried.rules = {[stages](unsigned lo, unsigned hi, unsigned submesh) {
+    return stages.count({lo, hi, submesh}) != 0;
+  }};
+  mine.options.mostAtOnce = 0; // Of other stages nothing is asked for.
+  llvm::Expected<std::unique_ptr<StageAttempt>> other =
+      attempt(mine, {plain.get(), withProducts.get()});
+  if (!other)
+    return other.takeError();
+  double allDevicesSeconds = best->found.allDevicesSeconds;
+  if ((*other)->fits() &&
+      (*other)->found.timed.stepSeconds < best->found.timed.stepSeconds * (1 - kWorth)) {
+    best = std::move(*other);
+    best->found.allDevicesSeconds = std::min(best->found.allDevicesSeconds, allDevicesSeconds);
+  }
+  return llvm::Error::success();
+}
+
+/// With remat=auto, layers are computed again where memory is short; of what is fastest without a
+/// limit and fits, only the same stages are looked at so.
 llvm::Expected<std::unique_ptr<StageAttempt>>
 AlpaSearchStagesPass::searchWays(const SearchSetup &setup) {
   constexpr double kLittle = 0.05;
@@ -701,21 +740,32 @@ AlpaSearchStagesPass::searchWays(const SearchSetup &setup) {
   bool isWorth = savings.part >= kLittle;
   llvm::Expected<std::unique_ptr<StageAttempt>> first =
       attempt(setup, {plain.get()}, /*ignoresMemory=*/isWorth);
-  if (!first || (*first)->fits() || !llvm::is_contained(savings.layers, true))
+  if (!first || !llvm::is_contained(savings.layers, true))
     return first;
+  bool mayKeepProducts = rematKeeps == "auto";
+  if ((*first)->fits()) {
+    if (isWorth && mayKeepProducts)
+      if (llvm::Error error = tryKeptProducts(setup, savings.layers, *first))
+        return std::move(error);
+    return first;
+  }
   if (isWorth && !(*first)->hasPlan()) // To say why.
     return attempt(setup, {plain.get()});
-  bool isNew = again.empty(); // Both kinds of schedules have the same.
-  if (isNew)
+  if (!hasAgain) { // Both kinds of schedules have the same.
+    hasAgain = true;
     if (llvm::Error error = addAgain(setup, savings.layers))
       return std::move(error);
-  if (isNew && rematKeeps == "auto") {
-    cost::CostModel device(setup.space.meshes.front());
-    std::vector<KeptOps> ways = findCuts(main, savings.layers, device, /*mostCuts=*/1);
-    ways.push_back(findKeptProducts(main));
-    for (KeptOps &kept : ways)
-      if (llvm::Error error = addAgain(setup, savings.layers, std::move(kept)))
-        return std::move(error);
+    if (mayKeepProducts) {
+      cost::CostModel device(setup.space.meshes.front());
+      for (KeptOps &kept : findCuts(main, savings.layers, device, /*mostCuts=*/1))
+        if (llvm::Error error = addAgain(setup, savings.layers, std::move(kept)))
+          return std::move(error);
+      if (!withProducts) {
+        if (llvm::Error error = addAgain(setup, savings.layers, findKeptProducts(main)))
+          return std::move(error);
+        withProducts = again.back().variant;
+      }
+    }
   }
   std::vector<const StepVariant *> variants{plain.get()};
   for (const Again &way : again)
@@ -806,7 +856,7 @@ static void keepPinningViews(const sharding::ConstraintPins &pins, SearchSpace &
 
 const SearchSetup &AlpaSearchStagesPass::addVirtualSetup(const SearchSetup &setup,
                                                          StageSearchSpace tried) {
-  SearchSetup &mine = virtualSetups.emplace_back(setup);
+  SearchSetup &mine = otherSetups.emplace_back(setup);
   mine.tried = std::move(tried);
   mine.options.mostAtOnce = 0; // Most views are not asked for.
   // Warming up takes at most so many.
@@ -960,7 +1010,7 @@ llvm::Error AlpaSearchStagesPass::run() {
       way.variant->function.erase();
     again.clear();
     plain = settled = nullptr;
-    virtualSetups.clear();
+    otherSetups.clear();
   });
   StageSearchSpace tried;
   if (llvm::Error error = readSchedules(tried))
@@ -1103,7 +1153,7 @@ llvm::Error AlpaSearchStagesPass::run() {
                                       : std::string())));
   if (!(*best)->hasPlan() && setup.tried.schedules.empty()) {
     llvm::Expected<std::unique_ptr<StageAttempt>> free =
-        attempt(virtualSetups.front(), {again.empty() ? plain.get() : again.front().variant.get()},
+        attempt(otherSetups.front(), {again.empty() ? plain.get() : again.front().variant.get()},
                 /*ignoresMemory=*/true);
     if (!free)
       return free.takeError();
