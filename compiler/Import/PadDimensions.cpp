@@ -69,6 +69,7 @@ public:
     int64_t padded = 0;
     double flops = 0;  // Of dots, convolutions and attention that have it as a factor.
     int64_t align = 1; // What dots with their rows along it want to divide it.
+    bool isOfBatch = false;
   };
   std::vector<Class> &all() { return classes; }
   double totalFlops() const { return flops; }
@@ -243,6 +244,11 @@ void PadClasses::find() {
     classes[joined[element]].flops += flops;
   for (auto [element, align] : rows)
     classes[joined[element]].align = std::max(classes[joined[element]].align, align);
+  for (BlockArgument argument : main.getArguments()) {
+    auto kind = main.getArgAttrOfType<StringAttr>(argument.getArgNumber(), attr::kind);
+    if (kind && kind.getValue() == "batch" && !shapeOf(argument).empty())
+      classes[classOf(argument, 0)].isOfBatch = true;
+  }
   for (Class &each : classes)
     each.padded = each.count;
 }
@@ -665,7 +671,8 @@ public:
       for (StringAttr text : before.getAsRange<StringAttr>())
         said.push_back(text.str());
     for (PadClasses::Class &each : classes.all()) {
-      if (each.count < 2 || each.flops < minShare * classes.totalFlops() || each.flops == 0)
+      if (each.count < 2 || each.flops < minShare * classes.totalFlops() || each.flops == 0 ||
+          (onlyBatch && !each.isOfBatch))
         continue;
       each.padded = bestSize(each.count, parts, alignsRows ? each.align : 1, mostWaste);
       if (each.padded == each.count)

@@ -368,7 +368,9 @@ def AlpaPadDimensions : Pass<"alpa-pad-dimensions", "mlir::ModuleOp"> {
     Option<"minShare", "min-share", "double", /*default=*/"0.001",
            "Least part of the floating-point operations that have the dimension">,
     Option<"alignsRows", "align-rows", "bool", /*default=*/"false",
-           "Also make rows of dots of 16 bits and fewer multiples of 16 bytes on each device">
+           "Also make rows of dots of 16 bits and fewer multiples of 16 bytes on each device">,
+    Option<"onlyBatch", "only-batch", "bool", /*default=*/"false",
+           "Dimension 0 of batch arguments alone">
   ];
   let statistics = [
     Statistic<"numClasses", "padded classes", "Sets of dimensions that were made longer together">,

@@ -1,6 +1,7 @@
 // RUN: alpa-opt %s '-alpa-pad-dimensions=parts=2,4,8 most-waste=1.0' -split-input-file | FileCheck %s
 // RUN: alpa-opt %s '-alpa-pad-dimensions=parts=2,4,8 most-waste=0.02' -split-input-file | FileCheck %s --check-prefix=LITTLE
 // RUN: alpa-opt %s '-alpa-pad-dimensions=parts=1 most-waste=0.3 align-rows=true' -split-input-file | FileCheck %s --check-prefix=ROWS
+// RUN: alpa-opt %s '-alpa-pad-dimensions=parts=2,4,8 most-waste=1.0 only-batch=true' -split-input-file | FileCheck %s --check-prefix=BATCH
 
 // LITTLE-NOT: stablehlo.pad
 
@@ -93,6 +94,19 @@ func.func @main(%w: tensor<13x8xf32>, %i: tensor<13x1xi32>, %x: tensor<8x8xf32>,
     stablehlo.return %s : tensor<f32>
   }) : (tensor<20x8xf32>, tensor<13x1xi32>, tensor<13x8xf32>) -> tensor<20x8xf32>
   return %sum : tensor<20x8xf32>
+}
+
+// -----
+
+// Of examples and words the examples alone, where that is asked for.
+// BATCH: alpa.padded = ["7 to 8"]
+// BATCH: stablehlo.pad %{{.*}}, low = [0, 0], high = [1, 0]
+// BATCH: stablehlo.dot_general {{.*}} -> tensor<8x13xf32>
+// CHECK: alpa.padded = ["13 to 16", "7 to 8"]
+// CHECK-LABEL: func.func @main
+func.func @main(%x: tensor<7x16xf32> {alpa.kind = "batch"}, %w: tensor<16x13xf32> {alpa.kind = "state"}) -> tensor<7x13xf32> {
+  %logits = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<7x16xf32>, tensor<16x13xf32>) -> tensor<7x13xf32>
+  return %logits : tensor<7x13xf32>
 }
 
 // -----

@@ -67,10 +67,10 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
     )
     add(
         "--padding",
-        choices=("auto", "none", "little", "all"),
-        help="which dimensions that the devices do not divide may be made longer; little: by at "
-        "most 2%%, all: by more where devices share them better then, auto: as is fastest "
-        "(default: auto)",
+        choices=("auto", "none", "batch", "little", "all"),
+        help="which dimensions that the devices do not divide may be made longer; batch: its "
+        "examples alone, little: all by at most 2%%, all: by more where devices share them better "
+        "then, auto: as is fastest (default: auto)",
     )
     add(
         "--prepare-weights",

@@ -385,7 +385,7 @@ SEMANTICS = ("exact", "relaxed", "independent")
 REMAT = ("none", "all", "auto")
 REMAT_KEEPS = ("auto", "nothing", "products")
 CONSTRAINTS = ("keep", "ignore")
-PADDINGS = ("auto", "none", "little", "all")
+PADDINGS = ("auto", "none", "batch", "little", "all")
 PREPARED = ("auto", "none", "converted", "gathered")
 OFFLOADED = ("auto", "none", "optimizer", "activations", "all")
 # Of a dimension, as a part of it: what padding may cost where all meshes bear it, and at most.
@@ -448,9 +448,9 @@ class Method(ABC):
             `"keep"` holds those values as it says, on every mesh that has axes of these sizes
             (`docs/methods.md`, "Sharding constraints"), `"ignore"` leaves them to the solver.
         padding: whether dimensions that the devices do not divide may be made longer within the
-            stages (`docs/padding.md`): `"none"`; `"little"`, by at most 2 %; `"all"`, by more
-            where a host's devices share the work better then; or `"auto"` for the one with which
-            the step takes the fewest seconds.
+            stages (`docs/padding.md`): `"none"`; `"batch"`, its examples alone; `"little"`, all
+            dimensions by at most 2 %; `"all"`, by more where a host's devices share the work
+            better then; or `"auto"` for the one with which the step takes the fewest seconds.
         prepare_weights: what of several micro-batches' work on weights is done once a step
             (`docs/running.md`, "Weights are prepared once"): `"none"`; `"converted"`, what the
             step makes of them, such as bfloat16 of float32, which stays until the last backward
@@ -615,7 +615,7 @@ class Method(ABC):
     @property
     def paddings(self) -> tuple[str, ...]:
         """What `padding` leaves to try, in this order."""
-        return ("none", "little", "all") if self.padding == "auto" else (self.padding,)
+        return PADDINGS[1:] if self.padding == "auto" else (self.padding,)
 
     @abstractmethod
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
@@ -883,17 +883,21 @@ class Method(ABC):
 
 def padding_passes(cluster: Cluster, padding: str) -> tuple[str, ...]:
     """Passes that make dimensions longer that the cluster's devices do not divide: `"none"` of
-    them, `"little"` or `"all"`. Devices of a host share a dimension, or those of several hosts."""
+    them, those of the `"batch"`, by `"little"` or `"all"`. Devices of a host share a dimension, or
+    those of several hosts."""
     hosts = cluster.devices_per_host
     parts = {part for devices in hosts for part in _divisors(devices)}
     if len(set(hosts)) == 1:
         parts.update(hosts[0] * part for part in _divisors(len(hosts)))
-    aligns = cluster.reads_rows_slowly
+    aligns = cluster.reads_rows_slowly and padding != "batch"
     if padding == "none" or (parts == {1} and not aligns):
         return ()
-    wastes = (_LITTLE_PADDING,) if padding == "little" else (_MOST_PADDING, _LITTLE_PADDING)
+    wastes = {"batch": (_MOST_PADDING,), "little": (_LITTLE_PADDING,)}.get(
+        padding, (_MOST_PADDING, _LITTLE_PADDING)
+    )
     listed = ",".join(map(str, sorted(parts - {1}) or [1]))
     rows = {"align-rows": "true"} if aligns else {}
+    rows |= {"only-batch": "true"} if padding == "batch" else {}
     return tuple(
         _with_options("alpa-pad-dimensions", {"parts": listed, "most-waste": str(waste)} | rows)
         for waste in wastes

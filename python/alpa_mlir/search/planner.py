@@ -1158,8 +1158,12 @@ def find_plan(
 
 def _leaves_idle(plan: Plan, cluster: Cluster, method: Method) -> bool:
     """Whether a plan has fewer devices than it may."""
-    most = getattr(method, "max_devices", None)
-    return len(plan.used_devices) < min(cluster.num_devices, most or cluster.num_devices)
+    return len(plan.used_devices) < _most_devices(cluster, method)
+
+
+def _most_devices(cluster: Cluster, method: Method) -> int:
+    most: int | None = getattr(method, "max_devices", None)
+    return min(cluster.num_devices, most or cluster.num_devices)
 
 
 PLACED_ON_HOST = '_xla_buffer_placement = "pinned_host"'
@@ -1268,10 +1272,15 @@ def _best_variant(
         if error is not None:  # The user is told of what does not depend on padding.
             misfit = planner, error
         for variant in others:
-            if (chosen is None and not explains) or (chosen and not _wants_padding(chosen)):
+            if chosen is None and not explains:
                 break
             if chosen is not None and near is not None and not near.pads:
                 break
+            # The examples are what devices share first.
+            if chosen is not None and variant.padding != "batch":
+                used = sum(map(len, chosen.found.meshes))
+                if used == _most_devices(cluster, method) and not _wants_padding(chosen):
+                    break
             planner = Planner(candidates_of(variant, drops_pins, near))
             if planner.pads(chosen):
                 consider(planner)

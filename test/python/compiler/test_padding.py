@@ -206,6 +206,15 @@ def test_micro_batches_of_odd_sizes():
     assert plan.padded
 
 
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    ("loss", "count"), [("gpt", 3), ("images", 1), ("gpt", 1), ("experts", 1), ("pairs", 1)]
+)
+def test_only_examples_are_padded(loss, count):
+    plan = check(loss, ShardParallel(padding="batch", num_micro_batches=count), rows=7 * count)
+    assert plan.padded == ("7 to 8",)
+
+
 def test_a_plan_says_what_is_padded(tmp_path):
     plan = check("gpt", ShardParallel(padding="all"))
     assert set(plan.padded) >= {"5 to 8", "53 to 56"}
@@ -254,6 +263,52 @@ def test_auto_leaves_what_devices_share():
     assert found == seconds(4096, padding="none")[0]
 
 
+@pytest.mark.parametrize("devices", [5, 7])
+def test_devices_that_are_no_power_of_two_share_the_examples(devices):
+    """Of a host with a device that is broken."""
+    cluster = {
+        "device_types": {
+            "gpu": {
+                "memory_bytes": 80e9,
+                "memory_bandwidth": 3.35e12,
+                "peak_flops": {"bfloat16": 989e12, "float32": 67e12},
+                "efficiency": {"unaligned": 0.34},
+            }
+        },
+        "hosts": {"count": 1, "devices": devices, "device_type": "gpu"},
+        "links": {
+            "intra_host": {"bandwidth": 450e9, "latency": 3.4e-6},
+            "inter_host": {"bandwidth": 50e9, "latency": 14e-6},
+        },
+    }
+
+    def step(w, batch):
+        def loss(w):
+            x = w["words"][batch["i"]]
+            for each in w["layers"]:
+                x = jnp.tanh(x @ each)
+            return jnp.mean(x**2)
+
+        value, grads = jax.value_and_grad(loss)(w)
+        return jax.tree.map(lambda p, g: p - g, w, grads), value
+
+    def plan(rows, **options):
+        words = jax.ShapeDtypeStruct((1024, 2048), jnp.bfloat16)
+        layers = [jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16)] * 4
+        data = {"i": jax.ShapeDtypeStruct((rows,), jnp.int32)}
+        method = alpa_mlir.AutoParallel(**options)
+        found = alpa_mlir.parallelize(step, cluster=cluster, method=method, cache=False)
+        return found.plan({"words": words, "layers": layers}, data).plan
+
+    rows = 2**16
+    longer = -(-rows // devices) * devices
+    found, bare = plan(rows), plan(rows, padding="none")
+    assert len(found.used_devices) == devices
+    assert found.predicted["step_seconds"] <= bare.predicted["step_seconds"]
+    assert found.predicted["step_seconds"] < 1.15 * plan(longer).predicted["step_seconds"]
+    assert devices != 7 or found.padded == (f"{rows} to {longer}",)
+
+
 def test_products_in_few_parts_are_named():
     _, plan = seconds(4100, padding="none")
     text = alpa_mlir.explain(plan)
@@ -263,7 +318,7 @@ def test_products_in_few_parts_are_named():
 
 def test_an_unknown_padding_is_an_error():
     with pytest.raises(
-        MethodError, match="padding 'some'; fix: use one of auto, none, little, all"
+        MethodError, match="padding 'some'; fix: use one of auto, none, batch, little, all"
     ):
         AutoParallel(padding="some")
 
