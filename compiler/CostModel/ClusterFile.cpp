@@ -63,7 +63,8 @@ constexpr int64_t kMaxDevices = 1 << 17;
 constexpr int64_t kMaxMultiprocessors = 100'000;
 
 constexpr StringRef kRate = "a positive number of bytes a second, such as 9e11, 900GB/s or 400Gb/s";
-constexpr StringRef kDuration = "a number of seconds, zero or more, such as 3e-6 or 3us";
+constexpr StringRef kDuration = "a number of seconds from 0 to 1000, such as 3e-6 or 3us";
+constexpr double kLongest = 1000;
 
 /// Whether all of a list, each of which was looked at.
 static bool all(std::initializer_list<bool> read) { return !llvm::is_contained(read, false); }
@@ -108,7 +109,7 @@ private:
            all({readQuantity(*value, path, "bandwidth", kBytesPerSecond, kRate,
                              link.bandwidthBytesPerSecond),
                 readQuantity(*value, path, "latency", kSeconds, kDuration, link.latencySeconds,
-                             /*allowZero=*/true),
+                             /*allowZero=*/true, kLongest),
                 readPart(*value, path, "efficiency", link.efficiency)}) &&
            all({readGroups(*value, path, name == "intra_host", link),
                 readNccl(*value, path,
@@ -216,7 +217,7 @@ private:
                                                          kMaxMultiprocessors, type.multiprocessors),
              !value.find("launch") ||
                  readQuantity(value, path, "launch", kSeconds, kDuration, type.launchSeconds,
-                              /*allowZero=*/true),
+                              /*allowZero=*/true, kLongest),
              readPart(value, path, "overlap_slowdown", type.overlapSlowdown,
                       "what work loses for each second of a collective beside it, more than 0 and "
                       "at most 1"),
@@ -325,7 +326,7 @@ private:
                              memory.link.bandwidthBytesPerSecond),
                 readQuantity(value, path, "latency", kSeconds, kDuration,
                              memory.link.latencySeconds,
-                             /*allowZero=*/true),
+                             /*allowZero=*/true, kLongest),
                 readPart(value, path, "efficiency", memory.link.efficiency)});
   }
 

@@ -223,7 +223,7 @@ static bool readDecimal(StringRef digits, int exponent, double &number) {
 
 bool FieldReader::readQuantity(const YamlValue &map, StringRef path, StringRef name,
                                llvm::ArrayRef<Unit> units, StringRef expected, double &result,
-                               bool allowZero) {
+                               bool allowZero, double most) {
   const YamlValue *value = child(map, path, name, expected);
   if (!value)
     return false;
@@ -239,7 +239,7 @@ bool FieldReader::readQuantity(const YamlValue &map, StringRef path, StringRef n
   else
     digits = value->text;
   if (value->kind != YamlValue::Scalar || readDecimal(digits.trim(), used.exponent, number) ||
-      !std::isfinite(number * used.factor) || number < 0 || (number == 0 && !allowZero))
+      !(number * used.factor <= most) || number < 0 || (number == 0 && !allowZero))
     return error(*value, join(path, name), value->describe(), expected);
   result = number * used.factor;
   return true;

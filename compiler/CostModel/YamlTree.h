@@ -13,6 +13,7 @@
 #include "llvm/ADT/Twine.h"
 #include "llvm/Support/Error.h"
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,7 +65,7 @@ protected:
   /// The same with a unit behind the number, or none.
   bool readQuantity(const YamlValue &map, llvm::StringRef path, llvm::StringRef name,
                     llvm::ArrayRef<Unit> units, llvm::StringRef expected, double &result,
-                    bool allowZero = false);
+                    bool allowZero = false, double most = std::numeric_limits<double>::max());
   bool readCount(const YamlValue &map, llvm::StringRef path, llvm::StringRef name, int64_t most,
                  int64_t &result);
 

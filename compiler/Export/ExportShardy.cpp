@@ -357,7 +357,11 @@ private:
     } else {
       llvm::consumeError(split.takeError());
     }
-    if (llvm::all_of(results, [](const ShardingSpec &spec) { return spec.isReplicated(); }))
+    // XLA's partitioner takes what has effects only where it says what each device does.
+    auto custom = dyn_cast<stablehlo::CustomCallOp>(op);
+    bool hasEffect = custom && custom.getHasSideEffect();
+    if (!hasEffect &&
+        llvm::all_of(results, [](const ShardingSpec &spec) { return spec.isReplicated(); }))
       return false;
     for (auto [operand, spec] : llvm::zip_equal(op->getOperands(), operands))
       spec = ShardingSpec::replicated(spmd::specRank(operand));

@@ -5,6 +5,7 @@
 #include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/IR/Builders.h"
+#include "mlir/IR/DialectResourceBlobManager.h"
 #include "mlir/IR/IRMapping.h"
 #include "mlir/IR/Matchers.h"
 #include "mlir/IR/Verifier.h"
@@ -493,7 +494,32 @@ static LogicalResult takeConstantsIntoBodies(Operation *op, unsigned &count) {
   return success();
 }
 
+/// Large constants may stand at the end of a file.
+static LogicalResult takeResource(hlo::ConstantOp op, unsigned &count) {
+  auto resource = dyn_cast<DenseResourceElementsAttr>(op.getValue());
+  if (!resource)
+    return success();
+  AsmResourceBlob *blob = resource.getRawHandle().getBlob();
+  Type element = resource.getType().getElementType();
+  bool isSplat = false;
+  // Others are packed in ways of their own.
+  bool isOfBytes = element.isIntOrFloat() && element.getIntOrFloatBitWidth() % 8 == 0;
+  if (!blob || !isOfBytes ||
+      !DenseElementsAttr::isValidRawBuffer(resource.getType(), blob->getData(), isSplat))
+    return withCode(op.emitOpError(), ErrorCode::UnsupportedOp)
+           << "is the resource '" << resource.getRawHandle().getKey() << "', which "
+           << (blob ? "is not as many bytes as its type" : "the file does not have")
+           << "; write it as `dense<..>`";
+  op->setAttr(op.getValueAttrName(),
+              DenseElementsAttr::getFromRawBuffer(resource.getType(), blob->getData()));
+  ++count;
+  return success();
+}
+
 LogicalResult importer::legalize(func::FuncOp main, unsigned &count) {
+  if (main.walk([&](hlo::ConstantOp op) { return WalkResult(takeResource(op, count)); })
+          .wasInterrupted())
+    return failure();
   if (failed(SizeResolver(count).run(main)))
     return failure();
   main.walk([&](hlo::IfOp op) {

@@ -109,3 +109,19 @@ func.func public @main(%x: tensor<4x3xf32>, %s: tensor<f32>) -> tensor<4xf32> {
     }
   return %0 : tensor<4xf32>
 }
+
+// -----
+
+func.func public @main(%x: tensor<2x2xf32>) -> tensor<2x2xf32> {
+  // expected-error @below {{is the resource 'weights', which the file does not have; write it as `dense<..>`}}
+  %w = stablehlo.constant dense_resource<weights> : tensor<2x2xf32>
+  %0 = stablehlo.add %x, %w : tensor<2x2xf32>
+  return %0 : tensor<2x2xf32>
+}
+
+// -----
+
+// expected-error @below {{argument 0 is donated to result 7 : i32, but there are 1 results}}
+func.func public @main(%x: tensor<2xf32> {tf.aliasing_output = 7 : i32}) -> tensor<2xf32> {
+  return %x : tensor<2xf32>
+}

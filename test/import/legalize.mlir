@@ -112,3 +112,23 @@ func.func public @main(%x: tensor<4x3xf32>) -> (tensor<4xf32>, tensor<4x3xf32>) 
   }) : (tensor<4x3xf32>) -> tensor<4x3xf32>
   return %0, %1 : tensor<4xf32>, tensor<4x3xf32>
 }
+
+// -----
+
+// Large constants may stand at the end of a file.
+
+// CHECK-LABEL: func.func public @main
+func.func public @main(%x: tensor<2x2xf32>) -> tensor<2x2xf32> {
+  // CHECK: stablehlo.constant {{.*}}dense<{{\[\[}}1.000000e+00, 2.000000e+00], [3.000000e+00, 4.000000e+00]]>
+  %w = stablehlo.constant dense_resource<weights> : tensor<2x2xf32>
+  %0 = stablehlo.add %x, %w : tensor<2x2xf32>
+  return %0 : tensor<2x2xf32>
+}
+
+{-#
+  dialect_resources: {
+    builtin: {
+      weights: "0x040000000000803F000000400000404000008040"
+    }
+  }
+#-}
