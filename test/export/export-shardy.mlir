@@ -153,3 +153,23 @@ module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0,
   }
 }
 }
+
+// -----
+
+// A call with side effects is made by each device: the partitioner takes no other.
+// CHECK-LABEL: module @stage_0
+// CHECK: func.func @forward(%[[X:.*]]: tensor<4x8xf32>
+// CHECK: sdy.manual_computation(%[[X]])
+// CHECK: stablehlo.custom_call @log
+// CHECK: stablehlo.custom_call @pure
+// CHECK-NOT: sdy.manual_computation
+module {
+module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>} {
+  func.func @forward(%x: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 0 : i64})
+      -> (tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 1 : i64}) {
+    %0 = stablehlo.custom_call @log(%x) {has_side_effect = true, alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    %1 = stablehlo.custom_call @pure(%0) {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    return %1 : tensor<4x8xf32>
+  }
+}
+}
