@@ -2690,8 +2690,8 @@ void BatchSplitter::findWork(Block &before) {
                   "` would run once, on the whole batch, like all that reads the batch, and no "
                   "micro-batch would do anything")
                      .str(),
-                 "use another number of micro-batches; where the step cuts its batch into parts, "
-                 "one that divides their number"};
+                 "use one micro-batch, or read all rows of the batch alike; where the step cuts its "
+                 "batch into parts, use a number of micro-batches that divides theirs"};
       return;
     }
     if (readsState)
