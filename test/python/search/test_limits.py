@@ -47,7 +47,7 @@ def plan(method, where=None, **shape):
 
 
 def options(**more):
-    return AutoParallel(layers=LAYERS, padding="none", num_micro_batches=8, **more)
+    return AutoParallel(layers=LAYERS, padding="none", remat="none", num_micro_batches=8, **more)
 
 
 def test_at_most_so_many_stages():
