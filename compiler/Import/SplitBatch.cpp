@@ -2685,13 +2685,14 @@ void BatchSplitter::findWork(Block &before) {
     bool readsState = isOf(ofState), readsBatch = isOf(ofBatch);
     std::optional<ShardingRule> rule = analysis::getShardingRule(&op);
     if (readsState && readsBatch && rule && rule->heavy && isOfPhase(&op, "forward")) {
-      refusal = {&op,
-                 ("`" + op.getName().getStringRef() +
-                  "` would run once, on the whole batch, like all that reads the batch, and no "
-                  "micro-batch would do anything")
-                     .str(),
-                 "use one micro-batch, or read all rows of the batch alike; where the step cuts its "
-                 "batch into parts, use a number of micro-batches that divides theirs"};
+      refusal = {
+          &op,
+          ("`" + op.getName().getStringRef() +
+           "` would run once, on the whole batch, like all that reads the batch, and no "
+           "micro-batch would do anything")
+              .str(),
+          "use one micro-batch, or read all rows of the batch alike; where the step cuts its "
+          "batch into parts, use a number of micro-batches that divides theirs"};
       return;
     }
     if (readsState)

@@ -62,7 +62,7 @@ class StatefulStep:
     def __init__(self, step: ParallelStep, static: Mapping[int, Any] | None = None) -> None:
         self.step = step
         form, plan = step.form, step.plan
-        self.static = {
+        self.static: dict[int, Any] = {
             item.position: None if item.value is None else ast.literal_eval(item.value)
             for item in form.static
         } | dict(static or {})

@@ -243,7 +243,8 @@ def load_kernels(text: str) -> None:
     if "@lapack_" in text:
         from jaxlib import lapack  # Reads SciPy's: 0.2 s.
 
-        lapack.prepare_lapack_call("potrf_ffi", np.float32)
+        library: Any = lapack
+        library.prepare_lapack_call("potrf_ffi", np.float32)
 
 
 def load_program(data: bytes, mesh: Mesh, *, per_device: bool = False) -> Any:
