@@ -455,17 +455,18 @@ static LogicalResult writeOverArrays(hlo::MapOp map) {
 }
 
 /// A scalar that constants alone make; those who make it come first in `ops`.
-static bool isMadeOfConstants(Value value, SmallVectorImpl<Operation *> &ops) {
+static bool isMadeOfConstants(Value value, llvm::SetVector<Operation *> &ops, unsigned depth = 0) {
+  constexpr unsigned kMostDepth = 256; // Of the stack.
   Operation *op = value.getDefiningOp();
+  if (ops.contains(op))
+    return true;
   if (!op || op->getNumRegions() > 0 || op->getNumResults() != 1 || !isScalar(value) ||
-      !isMemoryEffectFree(op))
+      !isMemoryEffectFree(op) || depth == kMostDepth)
     return false;
-  if (!llvm::all_of(op->getOperands(),
-                    [&](Value operand) { return isMadeOfConstants(operand, ops); }))
-    return false;
-  if (!llvm::is_contained(ops, op))
-    ops.push_back(op);
-  return true;
+  for (Value operand : op->getOperands())
+    if (!isMadeOfConstants(operand, ops, depth + 1))
+      return false;
+  return ops.insert(op);
 }
 
 /// Functions of scalars have no value of outside for XLA: programs that were made small for export
@@ -475,7 +476,7 @@ static LogicalResult takeConstantsIntoBodies(Operation *op, unsigned &count) {
     llvm::SetVector<Value> captured;
     getUsedValuesDefinedAbove(region, captured);
     for (Value value : captured) {
-      SmallVector<Operation *> ops;
+      llvm::SetVector<Operation *> ops;
       if (!isMadeOfConstants(value, ops))
         return withCode(op->emitOpError(), ErrorCode::UnsupportedOp)
                << "reads in its body a value that is computed outside of it; make it an operand, "
