@@ -479,9 +479,8 @@ static LogicalResult takeConstantsIntoBodies(Operation *op, unsigned &count) {
       llvm::SetVector<Operation *> ops;
       if (!isMadeOfConstants(value, ops))
         return withCode(op->emitOpError(), ErrorCode::UnsupportedOp)
-               << "reads in its body a value that is computed outside of it; make it an operand, "
-                  "or "
-                  "compute it in the body";
+               << "reads in its body a value that is computed outside of it; make it an "
+                  "operand, or compute it in the body";
       OpBuilder builder = OpBuilder::atBlockBegin(&region.front());
       IRMapping mapping;
       for (Operation *made : ops)

@@ -701,8 +701,9 @@ llvm::Expected<const StageCosts::HeldValues *> StageCosts::heldValues(const Plan
 
 llvm::ArrayRef<StageCosts::HandedValue> StageCosts::handedBy(unsigned variant, unsigned layer) {
   auto [known, isNew] = handed.try_emplace({variant, layer});
-  for (Operation *op :
-       isNew ? llvm::ArrayRef(variants[variant][layer]) : llvm::ArrayRef<Operation *>()) {
+  if (!isNew)
+    return known->second;
+  for (Operation *op : variants[variant][layer]) {
     if (sharding::runsOnce(sharding::opPhaseOf(op)))
       continue;
     for (Value value : op->getResults()) {
@@ -1267,7 +1268,9 @@ void StageCosts::restore(Run &run, unsigned rangeClass, unsigned way) {
   if (options.known && run.points.empty() && run.layers.empty()) {
     auto known = options.known->runs.find(cacheKey(rangeClass, way));
     if (known != options.known->runs.end()) {
+      unsigned usedAt = run.usedAt; // By the clock of this search.
       static_cast<SolvedRun &>(run) = known->second;
+      run.usedAt = usedAt;
       run.isNew = true; // For the store, unless it has more.
       auto [lo, hi] = examples[rangeClass];
       if (run.problem && run.problem->getView().ops != viewOf(lo, hi, way).ops)

@@ -73,10 +73,9 @@ static std::vector<bool> findMeetings(func::FuncOp main, size_t numLayers,
   return meet;
 }
 
-llvm::Expected<StepLayers> stage::readLayers(func::FuncOp main) {
-  StepLayers layers;
-  llvm::DenseMap<Operation *, unsigned> layerOfOp;
-  auto numOps = int64_t(main.front().getOperations().size());
+llvm::Expected<unsigned> stage::countLayers(func::FuncOp main) {
+  auto numOps = int64_t(main.front().getOperations().size()) - 1;
+  unsigned count = 0;
   for (Operation &op : main.front().without_terminator()) {
     auto layer = op.getAttrOfType<IntegerAttr>(attr::layer);
     if (!layer || layer.getInt() < 0 || !op.getAttr(attr::phase))
@@ -84,13 +83,23 @@ llvm::Expected<StepLayers> stage::readLayers(func::FuncOp main) {
           "op '" + op.getName().getStringRef() +
           "' has no layer or phase; run alpa-import and alpa-cluster-layers first");
     if (layer.getInt() >= numOps)
-      return llvm::createStringError("op '" + op.getName().getStringRef() + "' is of layer " +
-                                     llvm::Twine(layer.getInt()) + ", but @main has " +
-                                     llvm::Twine(numOps - 1) +
-                                     " ops; number layers from 0, each with an op");
-    size_t index = layer.getInt();
-    if (layers.opsOfLayer.size() <= index)
-      layers.opsOfLayer.resize(index + 1);
+      return llvm::createStringError(
+          "op '" + op.getName().getStringRef() + "' is of layer " + llvm::Twine(layer.getInt()) +
+          ", but @main has " + llvm::Twine(numOps) + " ops; number layers from 0, each with an op");
+    count = std::max(count, unsigned(layer.getInt()) + 1);
+  }
+  return count;
+}
+
+llvm::Expected<StepLayers> stage::readLayers(func::FuncOp main) {
+  llvm::Expected<unsigned> count = countLayers(main);
+  if (!count)
+    return count.takeError();
+  StepLayers layers;
+  layers.opsOfLayer.resize(*count);
+  llvm::DenseMap<Operation *, unsigned> layerOfOp;
+  for (Operation &op : main.front().without_terminator()) {
+    unsigned index = *layerOf(&op);
     layers.opsOfLayer[index].push_back(&op);
     layerOfOp[&op] = index;
   }

@@ -24,7 +24,9 @@ struct StepLayers {
   Crossings crossings;
 };
 
-/// The error names an op without layer or phase.
+/// The error names an op without layer or phase, or of a layer beyond all ops.
+llvm::Expected<unsigned> countLayers(mlir::func::FuncOp main);
+/// The same error.
 llvm::Expected<StepLayers> readLayers(mlir::func::FuncOp main);
 
 } // namespace alpa::stage

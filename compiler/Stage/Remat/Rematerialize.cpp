@@ -5,6 +5,7 @@
 #include "compiler/Analysis/Calls/AttentionCall.h"
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
+#include "compiler/Stage/Layers/StepLayers.h"
 #include "compiler/Stage/Passes.h"
 #include "compiler/Stage/Slice/MinimumCut.h"
 #include "dialects/Alpa/AlpaDialect.h"
@@ -347,18 +348,10 @@ public:
     auto main = getOperation().lookupSymbol<func::FuncOp>("main");
     if (!main || main.isDeclaration())
       return fail("the module has no function @main");
-    int64_t numLayers = 0;
-    auto numOps = int64_t(main.front().getOperations().size()) - 1;
-    for (Operation &op : main.front().without_terminator()) {
-      std::optional<int64_t> layer = layerOf(&op);
-      if (!layer || !op.getAttr(attr::phase))
-        return fail("op '" + op.getName().getStringRef() +
-                    "' has no layer or phase; run alpa-import and alpa-cluster-layers first");
-      if (*layer >= numOps)
-        return fail("op '" + op.getName().getStringRef() + "' is of layer " + llvm::Twine(*layer) +
-                    ", but @main has " + llvm::Twine(numOps) + " ops");
-      numLayers = std::max(numLayers, *layer + 1);
-    }
+    llvm::Expected<unsigned> count = countLayers(main);
+    if (!count)
+      return fail(llvm::toString(count.takeError()));
+    int64_t numLayers = *count;
     if (keep == "products")
       main->setAttr(attr::keepsProducts, UnitAttr::get(&getContext()));
     else if (keep != "nothing")
