@@ -21,22 +21,21 @@ static double numElements(Value value) {
   return type && type.hasStaticShape() ? static_cast<double>(type.getNumElements()) : 0;
 }
 
+unsigned analysis::getElementBits(Type type) {
+  Type element = getElementTypeOrSelf(type);
+  if (auto complex = llvm::dyn_cast<ComplexType>(element))
+    return 2 * getElementBits(complex.getElementType());
+  return element.isIntOrFloat() ? element.getIntOrFloatBitWidth() : 0;
+}
+
 double analysis::getTensorBytes(Type type) {
   auto tensor = llvm::dyn_cast<RankedTensorType>(type);
   if (!tensor || !tensor.hasStaticShape())
     return 0;
-  Type element = tensor.getElementType();
-  double scale = 1;
-  if (auto complex = llvm::dyn_cast<ComplexType>(element)) {
-    element = complex.getElementType();
-    scale = 2;
-  }
-  if (!element.isIntOrFloat())
-    return 0;
   // Booleans take a byte; of 2 and 4 bits several share one.
-  unsigned bits = element.getIntOrFloatBitWidth();
+  unsigned bits = getElementBits(type);
   double bytes = bits == 1 ? 1 : bits / 8.0;
-  return scale * bytes * static_cast<double>(tensor.getNumElements());
+  return bytes * static_cast<double>(tensor.getNumElements());
 }
 
 double analysis::getBytes(Operation *op) {

@@ -128,6 +128,8 @@ bool reducesRows(mlir::Operation *op);
 /// Whether a value is the memory that a call works in: bytes that nobody reads. It takes room,
 /// but how much of it is written is not known.
 bool isWorkspace(mlir::Value value);
+/// Bits of a number, or of those of a tensor: of complex ones both parts.
+unsigned getElementBits(mlir::Type type);
 /// Bytes of a tensor; 0 for other types.
 double getTensorBytes(mlir::Type type);
 /// Element type in which the op computes, by NumPy's name ("float32"); the next best behind a

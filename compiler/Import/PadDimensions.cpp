@@ -213,7 +213,7 @@ void PadClasses::visit(Operation *op) {
   if (rule && isa<hlo::DotGeneralOp>(op))
     for (Value value : {op->getOperand(0), op->getOperand(1), Value(op->getResult(0))}) {
       RankedTensorType type = typeOf(value);
-      int64_t align = 128 / std::max(8u, type.getElementTypeBitWidth());
+      int64_t align = 128 / std::max(8u, analysis::getElementBits(type));
       int64_t last = type.getRank() - 1; // Whose size is not 1.
       while (last >= 0 && type.getDimSize(last) == 1)
         --last;

@@ -497,7 +497,7 @@ private:
     if (isSum)
       copied(info.operands[1], 1);
     auto type = llvm::cast<RankedTensorType>(info.op->getResult(0).getType());
-    int64_t bits = type.getElementTypeBitWidth();
+    int64_t bits = analysis::getElementBits(type);
     copied(info.results[0], isSum ? (bits < 32 ? 32 / bits : 0) : 1);
     // XLA adds what all loops of a function give to the sums of micro-batches in one kernel.
     if (isSum && options.numMicroBatches > 1)

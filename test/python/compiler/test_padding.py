@@ -372,6 +372,26 @@ def test_rows_of_16_bytes(devices):
         assert np.linalg.norm(b - a) <= 4e-2 * np.linalg.norm(a)  # Parts of gradients.
 
 
+@pytest.mark.parametrize("width", [8, 7])
+def test_complex_products(width):
+    """Rows of complex numbers are rows of twice as many bits."""
+    rng = np.random.default_rng(0)
+    w, x = (rng.normal(size=(width, width)).astype(np.float32) for _ in range(2))
+
+    def step(w, x):
+        def loss(w):
+            return jnp.mean(jnp.abs(x.astype(jnp.complex64) @ (w + 0.5j)) ** 2)
+
+        value, grad = jax.value_and_grad(loss)(w)
+        return w - 0.1 * grad, value
+
+    for padding in ("auto", "all"):
+        method = ShardParallel(padding=padding, num_micro_batches=1)
+        found = alpa_mlir.parallelize(step, cluster="cpu-test", method=method, cache=False)
+        for mine, theirs in zip(found(w, x), jax.jit(step)(w, x), strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-5, rtol=1e-5)
+
+
 def test_words_of_gpt2():
     """50,257 words on one H100: products with the head take a third of their time with 7 more."""
     words, width = 50257, 1600
