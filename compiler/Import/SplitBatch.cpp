@@ -227,6 +227,7 @@ private:
   Value scaleBy(Value value, const Scale &scale, DictionaryAttr attributes);
   LogicalResult finish();
   bool hasBarrier();
+  bool readsPartsLate();
   void findWork(Block &before);
   void relabel();
 
@@ -265,6 +266,7 @@ private:
   bool mayMeet;
   const Findings &known;
   DenseSet<Value> cutOnly; // Whole values that are known to be cut.
+  DenseSet<Value> parts;   // Of joined values: a micro-batch's rows among zeros.
   DenseSet<Value> parted;  // Whole values of which parts were computed.
   MLIRContext *context;
   Block *out = nullptr;
@@ -516,6 +518,13 @@ Value BatchSplitter::partOfOp(Operation *op, unsigned index, Layout layout, Scop
   }
   if (op->getNumRegions() > 0 || op->getNumResults() != 1 || op->getNumOperands() == 0)
     return {};
+  // Of the terms of a sum there are no parts.
+  if (op->hasAttr(kLate) &&
+      (isRounded(op->getResult(0)) || llvm::any_of(op->getOperands(), [](Value operand) {
+         Operation *source = operand.getDefiningOp();
+         return source && !source->hasAttr(kLate);
+       })))
+    return {};
   if (isa<hlo::ReshapeOp>(op)) {
     Value operand = op->getOperand(0);
     std::optional<Layout> from =
@@ -527,13 +536,6 @@ Value BatchSplitter::partOfOp(Operation *op, unsigned index, Layout layout, Scop
   }
   std::optional<ShardingRule> rule = getShardingRule(op);
   if (!rule || rule->forwards || rule->heavy) // Products are made once.
-    return {};
-  // Of the terms of a sum there are no parts.
-  if (op->hasAttr(kLate) &&
-      (isRounded(op->getResult(0)) || llvm::any_of(op->getOperands(), [](Value operand) {
-         Operation *source = operand.getDefiningOp();
-         return source && !source->hasAttr(kLate);
-       })))
     return {};
   std::optional<Assignment> assignment = assignmentOf(*rule, rule->results[index], layout);
   if (!assignment || rule->factors[assignment->factor].kind != FactorKind::Parallel)
@@ -2246,6 +2248,7 @@ Value BatchSplitter::join(Form form, DictionaryAttr attributes) {
     operands.push_back(i == dim ? start : zero);
   value =
       op1(builder, "stablehlo.dynamic_update_slice", operands, type.clone(shape), loc, attributes);
+  parts.insert(value);
   // Behind the micro-batches, of which the value is the sum now.
   DictionaryAttr update = phaseAttributes(true);
   if (form.isSplit() && form.layout.outer > 1) {
@@ -2287,6 +2290,7 @@ Value BatchSplitter::ofFirst(Value value, DictionaryAttr attributes) {
   value = op1(builder, "stablehlo.select",
               {spread(builder, isFirst, type.getShape(), attributes), value, none}, type, loc,
               attributes);
+  parts.insert(value);
   return isTruth ? compare(value, hlo::ComparisonDirection::NE, phaseAttributes(true)) : value;
 }
 
@@ -2320,7 +2324,7 @@ bool BatchSplitter::isDoneOnce(Operation *op) {
            isa<FloatType>(typeOf(op->getResult(0)).getElementType());
   };
   if (op->getNumResults() == 1 && roundsTerms(op->getResult(0)) &&
-      (widensSums || typeOf(op->getResult(0)).getElementTypeBitWidth() < 16 || !narrows(op)))
+      (widensSums || analysis::getElementBits(op->getResult(0).getType()) < 16 || !narrows(op)))
     return llvm::all_of(op->getOperands(), [&](Value value) {
       auto it = forms.find(value);
       Operation *source = value.getDefiningOp();
@@ -2650,6 +2654,16 @@ void BatchSplitter::relabel() {
     op.removeAttr(kLate);
 }
 
+/// Whether all that reads joined values runs when they are: micro-batches would find zeros for
+/// the rows of others.
+bool BatchSplitter::readsPartsLate() {
+  return llvm::all_of(parts, [&](Value part) {
+    return part.getParentBlock() != out || llvm::all_of(getUsers(part), [](Operation *user) {
+             return user->hasAttr(kLate) || user->hasTrait<OpTrait::IsTerminator>();
+           });
+  });
+}
+
 /// Whether micro-batches read what was completed. Where they do not, all that couples
 /// examples ran in the update, on the whole batch, and micro-batches save nothing.
 bool BatchSplitter::hasBarrier() {
@@ -2726,7 +2740,11 @@ LogicalResult BatchSplitter::run() {
   }
   if (!refusal.op)
     findWork(before);
-  bool isGood = !refusal.op && succeeded(finish()) && (!mayMeet || hasBarrier());
+  bool isComplete = !refusal.op && succeeded(finish());
+  if (isComplete && !readsPartsLate())
+    refusal = {&before.front(), "internal error: micro-batches read what is not joined yet",
+               "use one micro-batch"};
+  bool isGood = !refusal.op && isComplete && (!mayMeet || hasBarrier());
   if (isGood) {
     found.joined = known.joined; // More was not needed in the end.
     findTwice();

@@ -113,6 +113,18 @@ def time_before_the_batch():
     return Case(trained(loss), (recurrent(),), one(batch))
 
 
+@style(couples="a clip has examples of several micro-batches")
+def layers_of_clips():
+    """Rows are frames, each eight of which are a clip behind the first layer."""
+
+    def loss(params, b):
+        first, *others = params
+        frames = jnp.tanh(b["x"] @ first["w"] + first["b"])
+        return jnp.mean(jnp.tanh(dense(others, frames.reshape(-1, 8, WIDTH))) ** 2)
+
+    return Case(trained(loss), (layers(),), one(pairs))
+
+
 @style
 def features_before_the_batch():
     """Columns are examples, from a transpose on."""
