@@ -336,7 +336,7 @@ class LoadedPlan:
                 used[id(x)] = x
                 return x
             if x.sharding is target or x.sharding.is_equivalent_to(target, x.ndim):
-                return _own(jnp.copy(x)) if given or id(x) in used else x
+                return _own(_copy(x, target)) if given or id(x) in used else x
             if not given:
                 return self._keep(place.value, x, target)
         return _own(_jax.device_put(np.array(x), target))
@@ -364,6 +364,12 @@ class LoadedPlan:
         part = batch if place.micro_batch is None else batch[place.micro_batch]
         is_there = part.sharding.is_equivalent_to(target, part.ndim)
         return part if is_there else _jax.device_put(part, target)
+
+
+def _copy(x: jax.Array, target: NamedSharding) -> jax.Array:
+    """On the same devices: what is not committed to them, functions of JAX would move to the first
+    of all."""
+    return jnp.copy(x) if x.committed else _jax.device_put(x, target, may_alias=False)
 
 
 def _own(x: jax.Array) -> jax.Array:

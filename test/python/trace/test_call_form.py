@@ -129,6 +129,33 @@ def test_what_traces_anew_is_said(caplog):
     assert "another static value of lr: 1.0, was 1\n" in caplog.text  # They promote otherwise.
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_state_with_numbers_goes_on_in_another_plan(count):
+    """A scale and Adam's count are of one device, which is not the first of all."""
+
+    def two_layers(state, x):
+        def loss(w):
+            return jnp.mean((jnp.tanh(jnp.tanh(x @ w["first"]) @ w["second"]) * w["scale"]) ** 2)
+
+        value, grads = jax.value_and_grad(loss)(state["w"])
+        w = jax.tree.map(lambda p, g: p - 0.1 * g, state["w"], grads)
+        return {"w": w, "scale": 0.9 * state["scale"] + grads["scale"]}, value
+
+    method = alpa_mlir.PipeshardParallel(
+        submeshes=[(1, 1), (1, 1)], layers=2, num_micro_batches=count
+    )
+    found = alpa_mlir.parallelize(two_layers, cluster=CLUSTER, method=method, cache=False)
+    weights = {"first": np.eye(6, dtype=np.float32), "second": 2 * np.eye(6, dtype=np.float32)}
+    given = expected = {
+        "w": weights | {"scale": jnp.float32(1.5)},
+        "scale": jnp.float32(0),
+    }
+    for rows in (8, 8, 4, 8):
+        given, own = found(given, X[:rows])
+        expected, value = jax.jit(two_layers)(expected, X[:rows])
+        assert_same((given, own), (expected, value))
+
+
 def test_static_fields_of_trees_trace_anew(caplog):
     caplog.set_level(logging.INFO, "alpa_mlir")
 
