@@ -278,7 +278,7 @@ class Manifest:
         """Read the manifest of a checkpoint.
 
         Raises:
-            DamagedCheckpointError: it is malformed.
+            DamagedCheckpointError: it is malformed, or of another step than its folder.
             CheckpointError: there is none, or one of another version.
         """
         path = folder / MANIFEST
@@ -293,7 +293,14 @@ class Manifest:
                     fix="read it with the version of alpa_mlir that wrote it",
                 )
             leaves = tuple(LeafRecord.read(item) for item in root.get("leaves").items())
-            return cls(root.get("step").integer(), root.get("tree").plain(), (), leaves)
+            step = root.get("step").integer()
+            if str(step) != folder.name:
+                raise DamagedCheckpointError(
+                    f"the checkpoint of step {step}, in the folder of step {folder.name}",
+                    where=str(path),
+                    fix=f"call the folder {step}, or remove it",
+                )
+            return cls(step, root.get("tree").plain(), (), leaves)
         except PlanFormatError as error:
             raise DamagedCheckpointError(error.what, where=error.where, fix=OLDER) from None
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):

@@ -557,7 +557,14 @@ def _made(leaf: Wanted, pieces: Sequence[Any]) -> Any:
             sharding = None
         if sharding is not None and leaf.of_data:
             data = _jax.device_put(data, sharding)
-        key = _jax.random.wrap_key_data(data, impl=leaf.key_impl)
+        try:
+            key = _jax.random.wrap_key_data(data, impl=leaf.key_impl)
+        except (ValueError, TypeError):
+            raise CheckpointError(
+                f"words of shape {data.shape} are no keys of {leaf.key_impl!r}",
+                where=leaf.name,
+                fix="restore it with the version of JAX that saved it, or an older checkpoint",
+            ) from None
         return key if sharding is None or leaf.of_data else _jax.device_put(key, sharding)
     mark_own(pieces)
     axis = leaf.pieces[0][0].axis

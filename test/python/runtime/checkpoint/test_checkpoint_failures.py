@@ -124,6 +124,26 @@ def test_damaged_ones_are_refused(tmp_path, damage):
     check_same(GOOD, restore_checkpoint(tmp_path, GOOD, step=1))
 
 
+def test_a_folder_of_another_step(tmp_path):
+    saved = save_checkpoint(tmp_path, GOOD, step=10).wait()
+    shutil.copytree(saved, tmp_path / "20")
+    with pytest.raises(
+        CheckpointError, match="the checkpoint of step 10, in the folder of step 20"
+    ):
+        restore_checkpoint(tmp_path, step=20)
+    check_same(GOOD, restore_checkpoint(tmp_path, GOOD, step=10))
+
+
+@pytest.mark.parametrize("generator", ["lottery", "rbg"])
+def test_keys_of_another_generator(tmp_path, generator):
+    path = save_checkpoint(tmp_path, {"key": jax.random.key(3)}, step=1).wait() / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["leaves"][0]["key_impl"] = generator
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=f"no keys of '{generator}'"):
+        restore_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_many_damaged_ones(tmp_path, count):
     """Damage anywhere is refused in one error, or reads back what was saved or asked for."""
