@@ -33,6 +33,8 @@ from alpa_runtime.hosts.subprocesses import how_it_ended
 
 #: The variable that may hold the key.
 KEY_VARIABLE = "ALPA_MLIR_LAUNCH_KEY"
+#: As of a cluster.
+_MOST_HOSTS = 1 << 16
 _LEAVE_SECONDS = 10.0
 _LONGEST_KEY = 4096
 _SECONDS_TO_TERMINATE = guard.TERMINATE_SECONDS + 2 * guard.LEFT_SECONDS
@@ -107,6 +109,12 @@ def find_place(
                 fix="name host 0 and a free port there, such as node0:29400",
             )
         host, port = host.strip("[]"), int(text)
+    if num_hosts > _MOST_HOSTS:
+        raise WorkerError(
+            f"{num_hosts} hosts, by {found.found_by}, are more than {_MOST_HOSTS}",
+            where="launch",
+            fix="correct it: launch runs once on each host, not once for each GPU",
+        )
     if num_hosts < 1 or not 0 <= rank < num_hosts:
         raise WorkerError(
             f"rank {rank} of {num_hosts} hosts, by {found.found_by}",

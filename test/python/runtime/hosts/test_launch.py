@@ -332,6 +332,7 @@ def test_places():
             {},
             "port 99999, by RANK and WORLD_SIZE",
         ),
+        ({"RANK": "0", "WORLD_SIZE": "10" * 6}, {}, "101010101010 hosts, by RANK and WORLD_SIZE"),
         (SLURM | {"SLURM_LOCALID": "1"}, {}, "several tasks on one host"),
         ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, {}, "several processes on one host"),
         ({}, {"rank": 2, "num_hosts": 2, "coordinator": "a:5"}, "rank 2 of 2 hosts"),
