@@ -236,6 +236,8 @@ def run(
     check_type("run", "load", load, FUNCTION)
     check_type("run", "batches", batches, FUNCTION, ROW)
     check_type("run", "steps", steps, WHOLE)
+    if steps < 0:
+        raise ArgumentMismatchError(f"steps={steps}", where="run", fix="give at least 0")
     check_type("run", "resume", resume, Resume)
     check_type("run", "replan", replan, FUNCTION, None)
     check_type("run", "grows", grows, FUNCTION, None)

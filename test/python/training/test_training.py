@@ -438,6 +438,8 @@ def test_bad_input(step, tmp_path):
     load = Loads(step, {})
     with pytest.raises(errors.ArgumentMismatchError, match="iterated over only once"):
         training.run(load, STATE, iter([batch(0)]), 1, Resume(tmp_path))
+    with pytest.raises(errors.ArgumentMismatchError, match="run: steps=-1; fix: give at least 0"):
+        training.run(load, STATE, [batch(0)], -1, Resume(tmp_path))
     with pytest.raises(errors.ArgumentMismatchError, match="end before step 1 of 2"):
         training.run(load, STATE, [batch(0)], 2, Resume(tmp_path))
     with pytest.raises(errors.ArgumentMismatchError, match="returned a dict"):
