@@ -212,12 +212,12 @@ private:
 } // namespace
 
 std::string Explainer::specsOf(const OpInfo &info, const Strategy &strategy) const {
-  RuleProjection projection(info.rule, builder.getMeshShape());
+  RuleProjection projection(*info.rule, builder.getMeshShape());
   std::string text = "(";
-  for (auto [i, value, tensor] : llvm::enumerate(info.op->getOperands(), info.rule.operands))
+  for (auto [i, value, tensor] : llvm::enumerate(info.op->getOperands(), info.rule->operands))
     text += (i ? ", " : "") + textOf(value, projection.toSpec(tensor, strategy.axes));
   text += ") -> ";
-  for (auto [i, value, tensor] : llvm::enumerate(info.op->getResults(), info.rule.results)) {
+  for (auto [i, value, tensor] : llvm::enumerate(info.op->getResults(), info.rule->results)) {
     PackedSpec spec = projection.toSpec(tensor, strategy.axes);
     text += (i ? ", " : "") + textOf(value, i == 0 ? scatteredSpec(spec, strategy) : spec);
   }
@@ -270,7 +270,7 @@ void Explainer::addOps() {
   int64_t launchPicoseconds = toPicoseconds(model.getMesh().device.launchSeconds);
   for (const OpPart &part : builder.getParts()) {
     const OpInfo &info = builder.getOps()[part.op];
-    RuleProjection projection(info.rule, builder.getMeshShape());
+    RuleProjection projection(*info.rule, builder.getMeshShape());
     Strategy strategy = builder.strategyOf(part, projection, choices);
     for (const auto &[value, tensor] : pinsOfBody(info.op))
       explanation.bodySpecs[value] = projection.toSpec(tensor, strategy.axes)
@@ -278,18 +278,18 @@ void Explainer::addOps() {
     int64_t times = builder.weight(info.phase);
     ExplainedOp row;
     row.computePicoseconds = times * builder.picoseconds(info, projection, strategy);
-    if (info.rule.work.empty()) {
+    if (info.rule->work.empty()) {
       LocalWork work = builder.workOf(info, projection, strategy);
       row.trafficBytes = static_cast<double>(times) * work.bytes;
       row.kernels = work.launches ? times : 0;
     }
     llvm::SmallVector<CollectiveUse> uses;
-    if (!info.rule.work.empty())
-      uses = bodyUses(info.rule, strategy.axes, projection, model);
+    if (!info.rule->work.empty())
+      uses = bodyUses(*info.rule, strategy.axes, projection, model);
     else if (row.computePicoseconds > 0) {
       uses = builder.ringUses(info, projection, strategy);
       for (unsigned result = 0; result < info.results.size(); ++result)
-        llvm::append_range(uses, reductionUses(info.rule, result, strategy,
+        llvm::append_range(uses, reductionUses(*info.rule, result, strategy,
                                                builder.getValues()[info.results[result]].bytes,
                                                projection, model));
     }
@@ -319,13 +319,13 @@ void Explainer::addOps() {
           row.computePicoseconds - std::max(least, row.computePicoseconds / numDevices);
       row.maySplit = maySplit(part, projection);
     }
-    if (info.rule.heavy && !info.attention) {
+    if (info.rule->heavy && !info.attention) {
       double part = model.alignedPart(builder.shapeOfProduct(info, projection, strategy),
                                       analysis::getComputeType(info.op));
       row.unalignedPicoseconds = std::llround(row.computePicoseconds * (1 - part));
       explanation.unalignedPicoseconds += row.unalignedPicoseconds;
     }
-    if (info.rule.heavy && shares < numDevices) {
+    if (info.rule->heavy && shares < numDevices) {
       row.parts = shares;
       explanation.repeatedPicoseconds +=
           row.computePicoseconds - row.computePicoseconds * shares / numDevices;
@@ -368,8 +368,8 @@ void Explainer::addAxes(const OpInfo &info, const Strategy &strategy, int64_t pi
   bool isRight = builder.getValues()[info.operands[1]].isOfState;
   if (isLeft == isRight)
     return;
-  const analysis::TensorFactors &weight = info.rule.operands[isLeft ? 0 : 1];
-  const analysis::TensorFactors &activation = info.rule.operands[isLeft ? 1 : 0];
+  const analysis::TensorFactors &weight = info.rule->operands[isLeft ? 0 : 1];
+  const analysis::TensorFactors &activation = info.rule->operands[isLeft ? 1 : 0];
   explanation.productPicoseconds += picoseconds;
   // The rounds of a micro-batch of one round are a dimension of size 1.
   llvm::ArrayRef<int64_t> sizes = analysis::shapeOf(info.op->getOperand(isLeft ? 1 : 0));
@@ -382,7 +382,7 @@ void Explainer::addAxes(const OpInfo &info, const Strategy &strategy, int64_t pi
     if (dimensionOf(weight, split) < 0)
       (ofActivation == first ? row.data : row.sequence) += picoseconds;
     else
-      (ofActivation >= 0 && dimensionOf(info.rule.results[0], split) >= 0 ? row.expert
+      (ofActivation >= 0 && dimensionOf(info.rule->results[0], split) >= 0 ? row.expert
                                                                           : row.tensor) +=
           picoseconds;
   }

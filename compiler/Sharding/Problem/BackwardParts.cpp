@@ -55,7 +55,7 @@ BackwardParts sharding::measureBackwardParts(const ProblemBuilder &builder,
     const OpInfo &info = builder.getOps()[part.op];
     if (!isWeightPart(info.op))
       continue;
-    RuleProjection projection(info.rule, meshShape);
+    RuleProjection projection(*info.rule, meshShape);
     picoseconds += double(
         builder.picoseconds(info, projection, builder.strategyOf(part, projection, choices)));
   }

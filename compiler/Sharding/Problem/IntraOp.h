@@ -13,6 +13,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 
 namespace alpa::sharding {
 
@@ -21,10 +22,14 @@ namespace alpa::sharding {
 enum class OpPhase : uint8_t { Prepare, Forward, Barrier, Backward, Update };
 inline constexpr unsigned kNumPhases = 5;
 
+class OpTable;
+
 /// Top-level ops of one function, in program order, that run on one mesh.
 /// Values defined outside (arguments, other stages' ops) are its inputs.
 struct StageView {
   llvm::SmallVector<mlir::Operation *> ops;
+  /// What is known of ops that several stages have; or null.
+  std::shared_ptr<OpTable> table = nullptr;
 };
 
 /// A part of all plans, for methods that look at that part only and for what a

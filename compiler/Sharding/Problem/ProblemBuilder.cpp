@@ -26,21 +26,6 @@ using namespace mlir;
 using analysis::shapeOf;
 using solver::kForbiddenCost;
 
-static constexpr llvm::StringLiteral kPhaseNames[kNumPhases] = {"prepare", "forward", "barrier",
-                                                                "backward", "update"};
-
-OpPhase sharding::opPhaseOf(Operation *op) {
-  if (auto attr = op->getAttrOfType<StringAttr>(alpa::attr::phase))
-    for (unsigned phase = 0; phase < kNumPhases; ++phase)
-      if (attr.getValue() == kPhaseNames[phase])
-        return static_cast<OpPhase>(phase);
-  return OpPhase::Forward;
-}
-
-llvm::StringRef sharding::phaseName(OpPhase phase) {
-  return kPhaseNames[static_cast<unsigned>(phase)];
-}
-
 static llvm::Error errorAt(Operation *op, const llvm::Twine &what,
                            ErrorCode code = ErrorCode::Pass) {
   std::string text;
@@ -49,38 +34,30 @@ static llvm::Error errorAt(Operation *op, const llvm::Twine &what,
   return makeError(code, text);
 }
 
-llvm::Error ProblemBuilder::checkType(Operation *op, Type type) const {
-  auto tensor = llvm::dyn_cast<RankedTensorType>(type);
-  if (!tensor || (tensor.hasStaticShape() && tensor.getRank() <= PackedSpec::kMaxRank))
-    return llvm::Error::success();
-  return errorAt(op, "has a tensor of dynamic shape or of more than " +
-                         std::to_string(PackedSpec::kMaxRank) + " dimensions");
-}
-
 llvm::Error ProblemBuilder::collectOps() {
-  ops.reserve(stage.ops.size());
-  for (Operation *op : stage.ops) {
-    if (op->hasTrait<OpTrait::IsTerminator>())
-      continue;
-    for (Type type : llvm::concat<const Type>(op->getOperandTypes(), op->getResultTypes()))
-      if (llvm::Error error = checkType(op, type))
-        return error;
-    std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
-    if (!rule)
+  llvm::SmallVector<Operation *> list;
+  llvm::copy_if(stage.ops, std::back_inserter(list),
+                [](Operation *op) { return !op->hasTrait<OpTrait::IsTerminator>(); });
+  ops.reserve(list.size());
+  for (auto [op, facts] : llvm::zip_equal(list, table->find(list))) {
+    if (!facts->hasPlainTypes)
+      return errorAt(op, "has a tensor of dynamic shape or of more than " +
+                             std::to_string(PackedSpec::kMaxRank) + " dimensions");
+    if (!facts->hasRule)
       return errorAt(op, "has no sharding rule yet", ErrorCode::UnsupportedOp);
     opIndex[op] = ops.size();
-    OpInfo info;
+    OpInfo &info = ops.emplace_back();
     info.op = op;
-    info.phase = opPhaseOf(op);
-    info.flops = analysis::getFlops(op);
-    info.attention = analysis::AttentionCall::read(op);
-    info.fusible = analysis::isElementwise(op, *rule);
+    info.facts = facts;
+    info.phase = facts->phase;
+    info.rule = &facts->rule;
+    info.flops = facts->flops;
+    info.fusible = facts->fusible;
+    info.attention = facts->attention ? &*facts->attention : nullptr;
     if (op->getNumResults() == 1 && waiting.waits(op->getResult(0))) {
-      info.deferrable = deferrableFactors(op, *rule);
-      info.link = linkOperand(op);
+      info.deferrable = facts->deferrable;
+      info.link = facts->link;
     }
-    info.rule = std::move(*rule);
-    ops.push_back(std::move(info));
   }
   return llvm::Error::success();
 }
@@ -103,7 +80,7 @@ bool ProblemBuilder::isComputedInUsers(const OpInfo &info) const {
   if (!info.fusible || info.op->getNumResults() != 1)
     return false;
   Value result = info.op->getResult(0);
-  if (result.use_empty() || (!result.hasOneUse() && analysis::isComputedOnce(info.op)))
+  if (result.use_empty() || (!result.hasOneUse() && info.facts->computedOnce))
     return false;
   return llvm::all_of(result.getUsers(), [&](Operation *user) {
     auto it = opIndex.find(user);
@@ -113,15 +90,10 @@ bool ProblemBuilder::isComputedInUsers(const OpInfo &info) const {
     if (userInfo.phase != info.phase)
       return false;
     // A product in 8 bits reads these, and applies their scales itself.
-    if (model.getMesh().device.peakFlopsPerSecond.count("float8") && analysis::isQuantizedDot(user))
+    if (multiplies8Bits && userInfo.facts->isQuantizedDot)
       return static_cast<bool>(analysis::getQuantized(result));
-    return !userInfo.rule.heavy && (!userInfo.rule.leads || analysis::readsPart(user));
+    return !userInfo.rule->heavy && (!userInfo.rule->leads || userInfo.facts->readsPart);
   });
-}
-
-static int64_t numElements(Value value) {
-  auto type = llvm::dyn_cast<RankedTensorType>(value.getType());
-  return type ? type.getNumElements() : 1;
 }
 
 /// Whoever computes a value on the fly reads what that is made of instead, every
@@ -152,11 +124,11 @@ void ProblemBuilder::findReads(const OpInfo &info) {
       reducedBeside.insert(info.op);
   }
   llvm::SmallSetVector<unsigned, 8> rows;
-  bool endsRows = !isFused && !analysis::reducesRows(info.op);
+  bool reducesRows = info.facts->reducesRows, endsRows = !isFused && !reducesRows;
   for (unsigned operand : info.operands) {
     if (!endsRows)
       rows.insert(values[operand].rows.begin(), values[operand].rows.end());
-    if (analysis::reducesRows(info.op))
+    if (reducesRows)
       rows.insert(values[operand].reads.begin(), values[operand].reads.end());
   }
   for (unsigned index : info.results) {
@@ -238,15 +210,9 @@ llvm::Error ProblemBuilder::build() {
     for (Value result : info.op->getResults())
       info.results.push_back(addValue(result));
     findReads(info);
-    // What a body uses from outside is like an operand; other regions need it whole.
-    llvm::SetVector<Value> captured;
-    getUsedValuesDefinedAbove(info.op->getRegions(), captured);
-    for (const auto &[value, tensor] : info.rule.captures) {
-      captured.remove(value);
+    for (const auto &[value, tensor] : info.rule->captures)
       info.operands.push_back(valueOf(value));
-      info.rule.operands.push_back(tensor);
-    }
-    for (Value value : captured)
+    for (Value value : info.facts->captured)
       pending.push_back({valueOf(value), nullptr, 0, -1, 0, info.phase});
     findStateValues(info);
     demand();
@@ -781,10 +747,10 @@ bool ProblemBuilder::isAllowed(const OpInfo &info, const RuleProjection &project
   if (!options.filter.allowsStrategy)
     return true;
   llvm::SmallVector<ShardingSpec> operands, results;
-  for (auto [value, tensor] : llvm::zip(info.op->getOperands(), info.rule.operands))
+  for (auto [value, tensor] : llvm::zip(info.op->getOperands(), info.rule->operands))
     operands.push_back(
         projection.toSpec(tensor, strategy.axes).unpack(rankOf(value), meshShape.size()));
-  for (auto [i, value, tensor] : llvm::enumerate(info.op->getResults(), info.rule.results)) {
+  for (auto [i, value, tensor] : llvm::enumerate(info.op->getResults(), info.rule->results)) {
     PackedSpec spec = projection.toSpec(tensor, strategy.axes);
     results.push_back(
         (i == 0 ? scatteredSpec(spec, strategy) : spec).unpack(rankOf(value), meshShape.size()));
@@ -884,16 +850,16 @@ ProblemBuilder::matmulOf(const OpInfo &info, const RuleProjection &projection,
       return llvm::is_contained(dim, cut.front());
     });
   };
-  bool isOfLhs = has(info.rule.operands[0]), isOfRhs = has(info.rule.operands[1]);
-  if (isOfLhs == isOfRhs || !has(info.rule.results[0]))
+  bool isOfLhs = has(info.rule->operands[0]), isOfRhs = has(info.rule->operands[1]);
+  if (isOfLhs == isOfRhs || !has(info.rule->results[0]))
     return std::nullopt;
   cost::CollectiveMatmul matmul;
   double flops = info.flops / static_cast<double>(projection.numShares(strategy.axes));
-  matmul.product = productOf(info.rule, strategy.axes, flops, projection);
+  matmul.product = productOf(*info.rule, strategy.axes, flops, projection);
   matmul.cutsRows = isOfLhs;
   matmul.elementBytes = values[info.operands[0]].bytes /
                         static_cast<double>(numElements(values[info.operands[0]].value));
-  matmul.dtype = analysis::getComputeType(info.op);
+  matmul.dtype = info.facts->computeType;
   return matmul;
 }
 
@@ -902,11 +868,11 @@ int64_t ProblemBuilder::savedOf(const OpInfo &info, const RuleProjection &projec
   if (!model.cutsProducts() || paidPart(info) < 1 || !llvm::isa<stablehlo::DotGeneralOp>(info.op))
     return 0;
   llvm::SmallVector<CollectiveUse> uses =
-      reductionUses(info.rule, 0, strategy, values[info.results[0]].bytes, projection, model);
+      reductionUses(*info.rule, 0, strategy, values[info.results[0]].bytes, projection, model);
   if (uses.size() != 1 || uses[0].collective != cost::Collective::ReduceScatter)
     return 0;
   std::optional<cost::CollectiveMatmul> matmul =
-      matmulOf(info, projection, strategy, info.rule.results[0][strategy.scatter[uses[0].axis]]);
+      matmulOf(info, projection, strategy, info.rule->results[0][strategy.scatter[uses[0].axis]]);
   if (!matmul)
     return 0;
   matmul->collective = cost::Collective::ReduceScatter;
@@ -919,9 +885,9 @@ int64_t ProblemBuilder::savedOf(const OperandDemand &demand, PackedSpec from,
                                 unsigned choice) const {
   const ValueInfo &value = values[demand.value];
   const OpInfo &info = ops[opIndex.find(demand.user)->second];
-  RuleProjection projection(info.rule, meshShape);
+  RuleProjection projection(*info.rule, meshShape);
   const Strategy &strategy = nodes[demand.product].strategies[choice];
-  const analysis::TensorFactors &tensor = info.rule.operands[demand.operand];
+  const analysis::TensorFactors &tensor = info.rule->operands[demand.operand];
   PackedSpec to = projection.toSpec(tensor, strategy.axes);
   size_t rank = shapeOf(value.value).size();
   if (from.unreducedAxes() || to.unreducedAxes())
@@ -938,7 +904,7 @@ int64_t ProblemBuilder::savedOf(const OperandDemand &demand, PackedSpec from,
     auto it = opIndex.find(use.getOwner());
     if (it == opIndex.end() || ops[it->second].phase != demand.phase)
       return false;
-    const analysis::ShardingRule &rule = ops[it->second].rule;
+    const analysis::ShardingRule &rule = *ops[it->second].rule;
     if (!llvm::isa<stablehlo::DotGeneralOp>(use.getOwner()))
       return true;
     unsigned factor = rule.operands[use.getOperandNumber()][step->fromDim].front();
@@ -1018,8 +984,7 @@ static bool isHandedOn(stablehlo::WhileOp loop, unsigned result) {
 
 int ProblemBuilder::aliasOf(const OpInfo &info, unsigned result) const {
   auto loop = llvm::dyn_cast<stablehlo::WhileOp>(info.op);
-  bool isName = llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(info.op) ||
-                analysis::keepsPrecision(info.op) || (loop && isHandedOn(loop, result));
+  bool isName = info.facts->isName || (loop && isHandedOn(loop, result));
   unsigned operand = isName ? info.operands[result] : 0;
   return isName && values[operand].materialized ? static_cast<int>(operand) : -1;
 }
@@ -1030,16 +995,15 @@ bool ProblemBuilder::isAlias(const OpInfo &info) const {
                       [&](unsigned result) { return aliasOf(info, result) >= 0; });
 }
 
-LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &projection,
-                                 const Strategy &strategy) const {
-  LocalWork work;
-  work.flops = info.flops / projection.numShares(strategy.axes);
-  if (llvm::isa<chlo::RaggedDotOp>(info.op))
-    work.flops *= analysis::timesComputed(info.op);
+MemoryTraffic ProblemBuilder::trafficOf(const OpInfo &info) const {
+  MemoryTraffic traffic;
   bool isFused = !info.results.empty() && llvm::none_of(info.results, [&](unsigned index) {
     return values[index].materialized;
   });
-  llvm::SmallVector<unsigned, 8> read;
+  // What is alias or part of another kernel, the users read. XLA updates the weights of a step in
+  // few kernels, since they do not depend on each other.
+  bool isNone = isFused || isAlias(info);
+  traffic.isPart = isNone || (info.fusible && info.phase == OpPhase::Update);
   auto hasRows = [&](unsigned other) {
     return llvm::any_of(info.operands, [&](unsigned index) {
       return llvm::is_contained(values[index].rows, other);
@@ -1062,13 +1026,11 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
       other = static_cast<unsigned>(source);
     }
   };
-  bool mayGoOn = info.fusible || analysis::reducesRows(info.op);
-  bool goesOn = false; // In the kernel that has them.
-  for (auto [index, tensor] : llvm::zip_equal(info.operands, info.rule.operands)) {
-    if (isFused || isAlias(info))
-      continue; // Its users read.
-    PackedSpec spec = projection.toSpec(tensor, strategy.axes);
-    int64_t pieces = spec.numPieces(meshShape);
+  bool mayGoOn = info.fusible || info.facts->reducesRows;
+  bool isBeside = reducedBeside.contains(info.op);
+  llvm::SmallVector<unsigned, 8> read;
+  for (auto [operand, index] :
+       llvm::enumerate(isNone ? llvm::ArrayRef<unsigned>() : llvm::ArrayRef(info.operands)))
     for (unsigned other : values[index].reads) {
       if (values[other].kind == ValueKind::Free || llvm::is_contained(read, other))
         continue;
@@ -1076,31 +1038,53 @@ LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &proje
       // One kernel updates a weight and what the optimizer keeps of it.
       if (info.phase == OpPhase::Update && info.fusible && updateReaders.lookup(other) != info.op)
         continue;
-      if (isAtHand(other, index) || reducedBeside.contains(info.op) ||
-          (mayGoOn && !tensor.empty() && hasRows(other) &&
-           spec.numPieces(static_cast<int>(tensor.size()) - 1, meshShape) == 1)) {
-        goesOn = true;
+      if (isAtHand(other, index) || isBeside) {
+        traffic.isPart = true; // It goes on in the kernel that has them.
         continue;
       }
       // What a broadcast repeats need not be split; of what is cut, a part is read.
       int64_t has = numElements(values[other].value);
-      int64_t wants = analysis::readsPart(info.op) ? numElements(info.op->getResult(0))
-                                                   : numElements(values[index].value);
-      work.bytes +=
-          values[other].bytes *
-          std::min(1.0, static_cast<double>(wants) / std::max<int64_t>(has, 1)) /
-          static_cast<double>(llvm::is_contained(values[index].spread, other) ? 1 : pieces);
+      int64_t wants = info.facts->readsPart ? numElements(info.op->getResult(0))
+                                            : numElements(values[index].value);
+      traffic.reads.push_back({static_cast<unsigned>(operand),
+                               values[other].bytes * std::min(1.0, static_cast<double>(wants) /
+                                                                       std::max<int64_t>(has, 1)),
+                               llvm::is_contained(values[index].spread, other),
+                               mayGoOn && !info.rule->operands[operand].empty() && hasRows(other)});
     }
-  }
-  for (auto [result, tensor] : llvm::enumerate(info.rule.results))
-    if (unsigned index = info.results[result];
-        values[index].materialized && values[index].kind != ValueKind::Free &&
+  for (auto [result, index] : llvm::enumerate(info.results))
+    if (values[index].materialized && values[index].kind != ValueKind::Free &&
         aliasOf(info, result) < 0 && !analysis::isWorkspace(values[index].value))
-      work.bytes +=
-          values[index].bytes / projection.toSpec(tensor, strategy.axes).numPieces(meshShape);
-  // XLA updates the weights of a step in few kernels, since they do not depend on each other.
-  work.launches = (work.bytes > 0 || work.flops > 0) && !isFused && !goesOn && !isAlias(info) &&
-                  (!info.fusible || info.phase != OpPhase::Update);
+      traffic.writes.push_back({static_cast<unsigned>(result), values[index].bytes});
+  return traffic;
+}
+
+double ProblemBuilder::localFlops(const OpInfo &info, const RuleProjection &projection,
+                                  const Strategy &strategy) const {
+  double flops = info.flops / static_cast<double>(projection.numShares(strategy.axes));
+  return llvm::isa<chlo::RaggedDotOp>(info.op) ? flops * analysis::timesComputed(info.op) : flops;
+}
+
+LocalWork ProblemBuilder::workOf(const OpInfo &info, const RuleProjection &projection,
+                                 const Strategy &strategy) const {
+  LocalWork work;
+  work.flops = localFlops(info, projection, strategy);
+  bool goesOn = false; // In the kernel that has the rows.
+  for (const MemoryTraffic::Read &read : info.traffic.reads) {
+    const analysis::TensorFactors &tensor = info.rule->operands[read.operand];
+    PackedSpec spec = projection.toSpec(tensor, strategy.axes);
+    if (read.isOfRows && spec.numPieces(static_cast<int>(tensor.size()) - 1, meshShape) == 1) {
+      goesOn = true;
+      continue;
+    }
+    work.bytes += read.bytes / static_cast<double>(read.isSpread ? 1 : spec.numPieces(meshShape));
+  }
+  for (const MemoryTraffic::Write &write : info.traffic.writes)
+    work.bytes +=
+        write.bytes /
+        static_cast<double>(projection.toSpec(info.rule->results[write.result], strategy.axes)
+                                .numPieces(meshShape));
+  work.launches = (work.bytes > 0 || work.flops > 0) && !info.traffic.isPart && !goesOn;
   return work;
 }
 
@@ -1110,7 +1094,7 @@ ProblemBuilder::ringOf(const OpInfo &info, const Strategy &strategy) const {
   llvm::SmallVector<unsigned> axes;
   for (unsigned axis = 0; info.attention && axis < meshShape.size(); ++axis) {
     int16_t factor = strategy.axes.factor[axis];
-    if (factor < 0 || info.rule.factors[factor].kind != analysis::FactorKind::Ring)
+    if (factor < 0 || info.rule->factors[factor].kind != analysis::FactorKind::Ring)
       continue;
     devices *= meshShape[axis];
     axes.push_back(axis);
@@ -1127,8 +1111,8 @@ double ProblemBuilder::localBytes(unsigned value, const analysis::TensorFactors 
 
 double ProblemBuilder::localKeys(const OpInfo &info, const RuleProjection &projection,
                                  const Strategy &strategy) const {
-  return localBytes(info.operands[1], info.rule.operands[1], projection, strategy) +
-         localBytes(info.operands[2], info.rule.operands[2], projection, strategy);
+  return localBytes(info.operands[1], info.rule->operands[1], projection, strategy) +
+         localBytes(info.operands[2], info.rule->operands[2], projection, strategy);
 }
 
 double ProblemBuilder::localKeySums(const OpInfo &info, const RuleProjection &projection,
@@ -1136,7 +1120,7 @@ double ProblemBuilder::localKeySums(const OpInfo &info, const RuleProjection &pr
   double bytes = 0;
   for (unsigned result : {1u, 2u}) {
     Value value = values[info.results[result]].value;
-    bytes += localBytes(info.results[result], info.rule.results[result], projection, strategy) *
+    bytes += localBytes(info.results[result], info.rule->results[result], projection, strategy) *
              32 / llvm::cast<RankedTensorType>(value.getType()).getElementTypeBitWidth();
   }
   return bytes;
@@ -1149,19 +1133,19 @@ double ProblemBuilder::gatheredSeconds(const OpInfo &info, const RuleProjection 
                                        const Strategy &strategy) const {
   const analysis::AttentionCall &call = *info.attention;
   LocalWork work = workOf(info, projection, strategy);
-  llvm::StringRef dtype = analysis::getComputeType(info.op);
+  llvm::StringRef dtype = info.facts->computeType;
   double devices = static_cast<double>(ringOf(info, strategy).first);
   work.bytes += (devices - 1) * localKeys(info, projection, strategy);
   double bytes = 0;
   if (call.isBalanced()) {
     double elements = static_cast<double>(numElements(values[info.results[0]].value));
     bytes = 2 * (8 * elements / values[info.results[0]].bytes + 1) *
-            localBytes(info.results[0], info.rule.results[0], projection, strategy);
+            localBytes(info.results[0], info.rule->results[0], projection, strategy);
   }
   if (call.isBackward) {
     double written = (call.isBalanced() ? 1.5 : 1) * devices *
-                     (localBytes(info.results[1], info.rule.results[1], projection, strategy) +
-                      localBytes(info.results[2], info.rule.results[2], projection, strategy));
+                     (localBytes(info.results[1], info.rule->results[1], projection, strategy) +
+                      localBytes(info.results[2], info.rule->results[2], projection, strategy));
     work.bytes += written - written / devices;
     bytes += written + devices * localKeySums(info, projection, strategy);
   }
@@ -1176,7 +1160,7 @@ double ProblemBuilder::attentionSeconds(const OpInfo &info, const RuleProjection
   if (strategy.gathersKeys)
     return gatheredSeconds(info, projection, strategy);
   LocalWork work = workOf(info, projection, strategy);
-  llvm::StringRef dtype = analysis::getComputeType(info.op);
+  llvm::StringRef dtype = info.facts->computeType;
   double steps = static_cast<double>(ringOf(info, strategy).first);
   if (steps > 1 && info.attention->hasWindow())
     steps = static_cast<double>(
@@ -1189,7 +1173,7 @@ double ProblemBuilder::attentionSeconds(const OpInfo &info, const RuleProjection
   for (size_t result = 0; result < sums; ++result) {
     const ValueInfo &value = values[info.results[result]];
     double elements = static_cast<double>(numElements(value.value));
-    PackedSpec spec = projection.toSpec(info.rule.results[result], strategy.axes);
+    PackedSpec spec = projection.toSpec(info.rule->results[result], strategy.axes);
     // Read and written as float32, beside what the kernel wrote.
     bytes += (8 * elements + value.bytes) / static_cast<double>(spec.numPieces(meshShape));
   }
@@ -1270,10 +1254,10 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::ringUses(const OpInfo &info,
   auto isOfKeys = [](size_t index) { return index == 1 || index == 2; };
   for (size_t operand = 0; operand < info.operands.size(); ++operand)
     if (!strategy.gathersKeys || !isOfKeys(operand))
-      exchange(info.operands[operand], info.rule.operands[operand]);
+      exchange(info.operands[operand], info.rule->operands[operand]);
   for (size_t result = 0; result + 1 < info.results.size(); ++result)
     if (!strategy.gathersKeys || !call.isBackward || !isOfKeys(result))
-      exchange(info.results[result], info.rule.results[result]);
+      exchange(info.results[result], info.rule->results[result]);
   add(bytes / 2, 2, seconds);
   return uses;
 }
@@ -1310,7 +1294,7 @@ void ProblemBuilder::addScratch(OpInfo &info, const RuleProjection &projection, 
                      localKeySums(info, projection, Strategy());
   std::vector<uint32_t> codes;
   for (const Strategy &strategy : strategies) {
-    PackedSpec spec = projection.toSpec(info.rule.operands[1], strategy.axes);
+    PackedSpec spec = projection.toSpec(info.rule->operands[1], strategy.axes);
     if (strategy.gathersKeys) {
       for (unsigned axis : ringOf(info, strategy).second)
         spec.set(axis, -1);
@@ -1336,20 +1320,20 @@ double ProblemBuilder::groupedSeconds(const OpInfo &info, const RuleProjection &
   };
   Value lhs = info.op->getOperand(0), rhs = info.op->getOperand(1);
   Value result = info.op->getResult(0);
-  int64_t rows = sizeOf(lhs, info.rule.operands[0], 2),
-          left = sizeOf(lhs, info.rule.operands[0], 1);
-  int64_t columns = sizeOf(result, info.rule.results[0], 1);
+  int64_t rows = sizeOf(lhs, info.rule->operands[0], 2),
+          left = sizeOf(lhs, info.rule->operands[0], 1);
+  int64_t columns = sizeOf(result, info.rule->results[0], 1);
   int64_t groups =
-      isSum ? sizeOf(result, info.rule.results[0], 3) : sizeOf(rhs, info.rule.operands[1], 3);
+      isSum ? sizeOf(result, info.rule->results[0], 3) : sizeOf(rhs, info.rule->operands[1], 3);
   double batches = 1;
-  for (int64_t dim = 3; isSum && dim <= static_cast<int64_t>(info.rule.operands[0].size()); ++dim)
-    batches *= static_cast<double>(sizeOf(lhs, info.rule.operands[0], dim));
+  for (int64_t dim = 3; isSum && dim <= static_cast<int64_t>(info.rule->operands[0].size()); ++dim)
+    batches *= static_cast<double>(sizeOf(lhs, info.rule->operands[0], dim));
 
   auto bytesOf = [](Value value, int64_t elements) {
     auto type = llvm::cast<RankedTensorType>(value.getType());
-    return static_cast<double>(elements) * type.getElementTypeBitWidth() / 8;
+    return static_cast<double>(elements) * analysis::getElementBits(type) / 8;
   };
-  llvm::StringRef dtype = analysis::getComputeType(info.op);
+  llvm::StringRef dtype = info.facts->computeType;
   auto product = [&](int64_t m, int64_t n, int64_t inner) {
     double bytes = bytesOf(lhs, m * inner) + bytesOf(rhs, inner * n) + bytesOf(result, m * n);
     cost::Product shape;
@@ -1382,8 +1366,8 @@ double ProblemBuilder::groupedSeconds(const OpInfo &info, const RuleProjection &
 
 cost::Product ProblemBuilder::shapeOfProduct(const OpInfo &info, const RuleProjection &projection,
                                              const Strategy &strategy) const {
-  double flops = workOf(info, projection, strategy).flops;
-  cost::Product product = productOf(info.rule, strategy.axes, flops, projection);
+  cost::Product product =
+      productOf(*info.rule, strategy.axes, localFlops(info, projection, strategy), projection);
   if (!llvm::isa<stablehlo::DotGeneralOp>(info.op)) // Others' kernels bring their own layouts.
     product.alignment = 0;
   return product;
@@ -1391,14 +1375,14 @@ cost::Product ProblemBuilder::shapeOfProduct(const OpInfo &info, const RuleProje
 
 int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &projection,
                                     const Strategy &strategy) const {
-  if (!info.rule.work.empty())
-    return toPicoseconds(bodySeconds(info.rule, strategy.axes, projection, model));
+  if (!info.rule->work.empty())
+    return toPicoseconds(bodySeconds(*info.rule, strategy.axes, projection, model));
   LocalWork work = workOf(info, projection, strategy);
   if (work.bytes == 0 && info.fusible && info.flops == 0)
     return 0;
-  llvm::StringRef dtype = analysis::getComputeType(info.op);
+  llvm::StringRef dtype = info.facts->computeType;
   std::optional<cost::Product> product;
-  if (info.rule.heavy && !info.attention)
+  if (info.rule->heavy && !info.attention)
     product = shapeOfProduct(info, projection, strategy);
   double seconds = info.attention ? attentionSeconds(info, projection, strategy)
                    : llvm::isa<GroupedDotOp, GroupedSumOp>(info.op)
@@ -1409,17 +1393,17 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
     seconds += use.seconds;
   for (unsigned result = 0; result < info.results.size(); ++result)
     seconds +=
-        paidPart(info) * reductionSeconds(info.rule, result, strategy,
+        paidPart(info) * reductionSeconds(*info.rule, result, strategy,
                                           values[info.results[result]].bytes, projection, model);
   return toPicoseconds(seconds) - savedOf(info, projection, strategy);
 }
 
 int64_t ProblemBuilder::hideablePicoseconds(const OpInfo &info, const RuleProjection &projection,
                                             const Strategy &strategy) const {
-  return paidPart(info) == 1 || !info.rule.work.empty()
+  return paidPart(info) == 1 || !info.rule->work.empty()
              ? 0
-             : toPicoseconds(reductionSeconds(info.rule, 0, strategy, values[info.results[0]].bytes,
-                                              projection, model));
+             : toPicoseconds(reductionSeconds(*info.rule, 0, strategy,
+                                              values[info.results[0]].bytes, projection, model));
 }
 
 void ProblemBuilder::setSettled(unsigned value, int node, unsigned table) {
@@ -1493,9 +1477,10 @@ void ProblemBuilder::lead(const OpInfo &info) {
   // the ones that use the most are taken.
   bool isRestricted = static_cast<bool>(options.filter.allowsStrategy);
   bool hasPins = isFiltered && !pinsOfBody(info.op).empty();
-  std::vector<Strategy> strategies = enumerateStrategies(info.rule, shapeOf(result), meshShape,
+  std::vector<Strategy> strategies = enumerateStrategies(*info.rule, shapeOf(result), meshShape,
                                                          /*mayIdle=*/isRestricted || hasPins);
-  RuleProjection projection(info.rule, meshShape);
+  RuleProjection projection(*info.rule, meshShape);
+  ops[&info - ops.data()].traffic = trafficOf(info);
   if (isRestricted) {
     llvm::erase_if(strategies, [&](const Strategy &strategy) {
       return !isAllowed(info, projection, strategy);
@@ -1536,7 +1521,7 @@ void ProblemBuilder::lead(const OpInfo &info) {
   std::vector<uint32_t> codes(strategies.size());
   for (auto [i, index] : llvm::enumerate(info.results)) {
     for (size_t choice = 0; choice < strategies.size(); ++choice) {
-      PackedSpec spec = projection.toSpec(info.rule.results[i], strategies[choice].axes);
+      PackedSpec spec = projection.toSpec(info.rule->results[i], strategies[choice].axes);
       codes[choice] = (i == 0 ? scatteredSpec(spec, strategies[choice]) : spec).code;
     }
     setSettled(index, node, node < 0 ? 0 : addTable(codes));
@@ -1545,7 +1530,7 @@ void ProblemBuilder::lead(const OpInfo &info) {
   }
   for (auto [i, index] : llvm::enumerate(info.operands)) {
     for (size_t choice = 0; choice < strategies.size(); ++choice)
-      codes[choice] = projection.toSpec(info.rule.operands[i], strategies[choice].axes).code;
+      codes[choice] = projection.toSpec(info.rule->operands[i], strategies[choice].axes).code;
     pending.push_back({index, info.op, static_cast<unsigned>(i), node,
                        node < 0 ? 0 : addTable(codes), info.phase});
   }
@@ -1555,7 +1540,7 @@ void ProblemBuilder::lead(const OpInfo &info) {
 
 void ProblemBuilder::deferSums(const OpInfo &info, Strategy &strategy) const {
   if (!info.deferrable.empty())
-    strategy.deferred = deferrableAxes(info.op, info.rule, info.deferrable, strategy);
+    strategy.deferred = deferrableAxes(info.op, *info.rule, info.deferrable, strategy);
 }
 
 Strategy ProblemBuilder::strategyFor(const OpInfo &info, const RuleProjection &projection,
@@ -1570,7 +1555,9 @@ Strategy ProblemBuilder::strategyFor(const OpInfo &info, const RuleProjection &p
 
 void ProblemBuilder::settle(const OpInfo &info, const analysis::TensorFactors &tensor, int node,
                             unsigned table, bool isFirst, OpPhase phase) {
-  RuleProjection projection(info.rule, meshShape);
+  RuleProjection projection(*info.rule, meshShape);
+  if (isFirst)
+    ops[&info - ops.data()].traffic = trafficOf(info);
   llvm::SmallVector<Strategy> strategies;
   llvm::SmallVector<int64_t> costs, hideable;
   for (PackedSpec spec : tables[table].specs) {
@@ -1593,7 +1580,7 @@ void ProblemBuilder::settle(const OpInfo &info, const analysis::TensorFactors &t
     addNodeCosts(node, info.phase, table, costs);
     if (llvm::any_of(hideable, [](int64_t cost) { return cost > 0; }))
       addNodeCosts(node, info.phase, table, hideable, Count::Hideable);
-    for (auto [i, index, result] : llvm::enumerate(info.results, info.rule.results)) {
+    for (auto [i, index, result] : llvm::enumerate(info.results, info.rule->results)) {
       setSettled(index, node, derive(result, i == 0));
       values[index].isLed = info.link >= 0 && values[info.operands[info.link]].isLed;
       addSum(index);
@@ -1601,7 +1588,7 @@ void ProblemBuilder::settle(const OpInfo &info, const analysis::TensorFactors &t
   }
   for (auto [i, index] : llvm::enumerate(info.operands))
     pending.push_back({index, isFirst ? info.op : nullptr, static_cast<unsigned>(i), node,
-                       derive(info.rule.operands[i], static_cast<int>(i) == info.link), phase});
+                       derive(info.rule->operands[i], static_cast<int>(i) == info.link), phase});
 }
 
 /// Result i takes what operand i has; operands not settled yet get a node each.
@@ -1629,7 +1616,7 @@ bool ProblemBuilder::losesAxes(const OpInfo &info, const analysis::TensorFactors
   if (info.link >= 0 ||
       !llvm::isa<stablehlo::ConcatenateOp, stablehlo::PadOp, stablehlo::SliceOp>(info.op))
     return false;
-  RuleProjection projection(info.rule, meshShape);
+  RuleProjection projection(*info.rule, meshShape);
   return llvm::any_of(table.specs, [&](PackedSpec spec) {
     Assignment kept = projection.fromSpec(tensor, spec);
     for (unsigned axis = 0; axis < meshShape.size(); ++axis)
@@ -1641,7 +1628,7 @@ bool ProblemBuilder::losesAxes(const OpInfo &info, const analysis::TensorFactors
 }
 
 void ProblemBuilder::visit(const OpInfo &info) {
-  if (info.rule.forwards)
+  if (info.rule->forwards)
     return forward(info);
   int best = -1;
   unsigned depth = 0;
@@ -1676,7 +1663,7 @@ void ProblemBuilder::visit(const OpInfo &info) {
 
   bool isView = info.fusible && info.operands.size() == 1 && resultElements > operandElements;
   ValueKind kind = ValueKind::Lazy;
-  if (info.rule.heavy || info.rule.leads || (!isSpread && !info.fusible)) {
+  if (info.rule->heavy || info.rule->leads || (!isSpread && !info.fusible)) {
     if (info.results.empty()) {
       for (auto [i, index] : llvm::enumerate(info.operands))
         pending.push_back({index, info.op, static_cast<unsigned>(i), -1, 0, info.phase});
@@ -1690,9 +1677,9 @@ void ProblemBuilder::visit(const OpInfo &info) {
     kind = ValueKind::View;
   else if (isSpread) {
     const ValueInfo &leader = values[info.operands[best]];
-    if (losesAxes(info, info.rule.operands[best], tables[leader.table]))
+    if (losesAxes(info, info.rule->operands[best], tables[leader.table]))
       return lead(info);
-    settle(info, info.rule.operands[best], leader.node, leader.table, true, info.phase);
+    settle(info, info.rule->operands[best], leader.node, leader.table, true, info.phase);
     return demand();
   }
   for (unsigned index : info.results) {
@@ -1717,7 +1704,7 @@ void ProblemBuilder::demand() {
         for (unsigned other : info.results)
           values[other].isAsked = true;
       // A view is recomputed for each user, so its operand is wanted by the user.
-      settle(info, info.rule.results[result], request.node, request.table, isFirst,
+      settle(info, info.rule->results[result], request.node, request.table, isFirst,
              kind == ValueKind::View ? request.phase : info.phase);
       if (kind == ValueKind::Lazy)
         for (unsigned other : info.results)

@@ -15,8 +15,8 @@
 #ifndef ALPA_COMPILER_SHARDING_PROBLEM_PROBLEMBUILDER_H
 #define ALPA_COMPILER_SHARDING_PROBLEM_PROBLEMBUILDER_H
 
-#include "compiler/Analysis/Calls/AttentionCall.h"
 #include "compiler/Sharding/Problem/IntraOp.h"
+#include "compiler/Sharding/Problem/OpFacts.h"
 #include "compiler/Sharding/Problem/Reshard.h"
 #include "compiler/Sharding/Problem/Strategies.h"
 #include "compiler/Sharding/Problem/SumCompletion.h"
@@ -25,13 +25,6 @@
 #include <map>
 
 namespace alpa::sharding {
-
-OpPhase opPhaseOf(mlir::Operation *op);
-/// As `alpa.phase` of an op says it.
-llvm::StringRef phaseName(OpPhase phase);
-inline bool runsOnce(OpPhase phase) {
-  return phase != OpPhase::Forward && phase != OpPhase::Backward;
-}
 
 /// A spec per choice of a node, as distinct specs and an index per choice.
 struct SpecTable {
@@ -74,18 +67,38 @@ struct ValueInfo {
   llvm::SmallVector<unsigned, 2> rows;
 };
 
+/// What the kernel of an op moves to and from memory.
+struct MemoryTraffic {
+  /// Of an operand, or of what that is computed from on the fly.
+  struct Read {
+    unsigned operand = 0;
+    double bytes = 0;
+    bool isSpread = false; // Read whole, though a broadcast of it is split.
+    bool isOfRows = false; // In registers, where the operand's rows are whole.
+  };
+  struct Write {
+    unsigned result = 0;
+    double bytes = 0;
+  };
+  llvm::SmallVector<Read, 2> reads;
+  llvm::SmallVector<Write, 1> writes;
+  bool isPart = false; // Of a kernel that another op launches, or nothing.
+};
+
 struct OpInfo {
   mlir::Operation *op = nullptr;
+  const OpFacts *facts = nullptr;
   OpPhase phase = OpPhase::Forward;
-  analysis::ShardingRule rule;
+  const analysis::ShardingRule *rule = nullptr;
   double flops = 0;
   bool fusible = false;
-  std::optional<analysis::AttentionCall> attention; // In one kernel.
-  llvm::SmallVector<unsigned> deferrable;           // Factors whose sums may wait for the update.
-  int link = -1;                                    // Operand whose terms it passes on, or -1.
-  llvm::SmallVector<unsigned> operands, results;    // Indices of values.
-  int scratch = -1;                                 // Likewise, or -1.
-  int64_t scratchFits = 0;                          // Bytes of it that choices need anyway.
+  const analysis::AttentionCall *attention = nullptr; // In one kernel; or null.
+  llvm::ArrayRef<unsigned> deferrable;                // Factors whose sums may wait for the update.
+  int link = -1;                                      // Operand whose terms it passes on, or -1.
+  llvm::SmallVector<unsigned> operands, results;      // Indices of values.
+  int scratch = -1;                                   // Likewise, or -1.
+  int64_t scratchFits = 0;                            // Bytes of it that choices need anyway.
+  MemoryTraffic traffic;                              // Once the op leads or follows.
 };
 
 /// What one device does for an op, but for collectives.
@@ -160,7 +173,9 @@ class ProblemBuilder {
 public:
   ProblemBuilder(const StageView &stage, const cost::CostModel &model,
                  const IntraOpOptions &options)
-      : stage(stage), model(model), options(options), meshShape(model.getMesh().shape) {}
+      : stage(stage), model(model), options(options), meshShape(model.getMesh().shape),
+        table(stage.table ? stage.table : std::make_shared<OpTable>()),
+        multiplies8Bits(model.getMesh().device.peakFlopsPerSecond.count("float8")) {}
 
   llvm::Error build();
   /// The problem without memory, once built. Its matrices are large; copy it only
@@ -273,6 +288,9 @@ private:
   void findValuesForUpdate();
   bool isComputedInUsers(const OpInfo &info) const;
   void findReads(const OpInfo &info);
+  MemoryTraffic trafficOf(const OpInfo &info) const;
+  double localFlops(const OpInfo &info, const RuleProjection &projection,
+                    const Strategy &strategy) const;
 
   struct Pending {
     unsigned value;
@@ -286,7 +304,6 @@ private:
   llvm::Error collectOps();
   void addNodesToProblem();
   llvm::Error collectPins();
-  llvm::Error checkType(mlir::Operation *op, mlir::Type type) const;
   unsigned addValue(mlir::Value value);
   /// A value of the stage, or an input, which gets a node of its own.
   unsigned valueOf(mlir::Value value);
@@ -368,6 +385,8 @@ private:
   const cost::CostModel &model;
   const IntraOpOptions &options;
   llvm::ArrayRef<int64_t> meshShape;
+  std::shared_ptr<OpTable> table; // Of the facts of `ops`.
+  bool multiplies8Bits;
 
   std::vector<OpInfo> ops;
   llvm::DenseMap<mlir::Operation *, unsigned> opIndex;

@@ -47,8 +47,8 @@ private:
 StageCosts::StageCosts(MLIRContext *context, std::vector<LayerOps> variants,
                        std::vector<cost::LogicalMesh> meshes,
                        std::vector<llvm::SmallVector<unsigned>> views, StageCostOptions options)
-    : context(context), variants(std::move(variants)), meshes(std::move(meshes)),
-      views(std::move(views)), options(std::move(options)) {
+    : context(context), variants(std::move(variants)), table(std::make_shared<sharding::OpTable>()),
+      meshes(std::move(meshes)), views(std::move(views)), options(std::move(options)) {
   for (const LayerOps &layers : this->variants)
     classesOf.emplace_back(layers, this->options.describe, this->options.allDiffer);
   unsigned n = numLayers();
@@ -109,7 +109,7 @@ sharding::IntraOpOptions StageCosts::intraOpOptions(unsigned id,
 }
 
 sharding::StageView StageCosts::viewOf(unsigned lo, unsigned hi, unsigned way) const {
-  return {orderLayerRange(llvm::ArrayRef(variants[variantOf(way)]).slice(lo, hi - lo))};
+  return {orderLayerRange(llvm::ArrayRef(variants[variantOf(way)]).slice(lo, hi - lo)), table};
 }
 
 llvm::Error StageCosts::forAll(size_t count, llvm::function_ref<llvm::Error(size_t)> work) const {
@@ -592,6 +592,7 @@ llvm::Expected<std::vector<StageChoice>> StageCosts::align(llvm::ArrayRef<Planne
 void StageCosts::settle(LayerOps layers, std::vector<sharding::PlanFilter> filters) {
   for (auto &[key, run] : runs)
     run.problem.reset(); // Of ops that may be gone.
+  table = std::make_shared<sharding::OpTable>();
   llvm::fill(variants, layers);
   options.filters.clear();
   for (unsigned way = 0; way < numWays() && !filters.empty(); ++way)

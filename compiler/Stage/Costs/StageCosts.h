@@ -284,6 +284,7 @@ private:
 
   mlir::MLIRContext *context;
   std::vector<LayerOps> variants;
+  std::shared_ptr<sharding::OpTable> table; // Of their ops.
   std::vector<cost::LogicalMesh> meshes;
   std::vector<llvm::SmallVector<unsigned>> views;
   StageCostOptions options;
