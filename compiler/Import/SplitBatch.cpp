@@ -1616,7 +1616,9 @@ LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, c
         return refuse(op, "pairs examples of the batch with one another");
       if (factor.kind == FactorKind::Reduction && llvm::is_contained(rule->broughtOnce, i) &&
           !isNeutral(operand, factor.reducer) && !zeros.contains(operand))
-        return refuse(op, "adds to a value that is not of the batch");
+        return refuse(op, isa<hlo::ScatterOp>(op) && factor.reducer != Reducer::Sum
+                              ? "combines rows of the batch with a value that is not of the batch"
+                              : "adds to a value that is not of the batch");
       operands.push_back(form.value);
       continue;
     }

@@ -204,6 +204,10 @@ llvm::Error ProblemBuilder::build() {
     return error;
   if (llvm::Error error = collectPins())
     return error;
+  // Inputs, sums and scratch come to the results.
+  values.reserve(2 * ops.size());
+  parts.reserve(ops.size());
+  demands.reserve(2 * ops.size());
   for (OpInfo &info : ops) {
     for (Value operand : info.op->getOperands())
       info.operands.push_back(valueFor(info.phase, operand));

@@ -607,7 +607,11 @@ def remat_kind(plan: Plan, index: int, found: Row | None) -> str:
     if excess >= _MOST_OF_LAYERS * len(dots):
         return "whole layers"
     decisions: Sequence[Row] = () if found is None else found["decisions"]
-    scores = {row.get("types") for row in dots if not _reads_weight(row, decisions)}
+    scores = {
+        row.get("types")
+        for row in dots
+        if not _reads_weight(row, decisions) and _multiplies_examples(row)
+    }
     if len(named) == excess and {row.get("types") for row in named} <= scores:
         return "attention"
     return f"{excess / len(dots):.0%} of products" + " and attention" * recomputes_kernels
@@ -625,6 +629,12 @@ def unnamed_recomputation(ops: Sequence[Row]) -> float:
 
 def _reads_weight(row: Row, decisions: Sequence[Row]) -> bool:
     return row.get("decision", len(decisions)) >= len(decisions) or any(_reads(row, decisions))
+
+
+def _multiplies_examples(row: Row) -> bool:
+    """Whether both sides of a product have more dimensions than weights do."""
+    operands, _ = _specs(row)
+    return all(len(dims) > 2 for dims in operands)
 
 
 def _reads(row: Row, decisions: Sequence[Row]) -> Sequence[str]:
