@@ -312,10 +312,10 @@ class PlannedStep:
         """The plan as a table, and what else was tried."""
         from alpa_mlir.simulator.figures import figures_of
 
-        text, tried = (
-            self.plan.as_text(figures=figures_of(self.plan).lines()),
-            tried_text(self.tried),
-        )
+        plan, tried = self.plan, tried_text(self.tried)
+        explanations = [plan.explanation(index) for index in range(len(plan.stages))]
+        figures = figures_of(plan, explanations=explanations).lines()
+        text = plan.as_text(figures=figures, explanations=explanations)
         return f"{text.rstrip()}\n{tried}\n" if tried else text
 
     def called(self) -> PlannedStep:

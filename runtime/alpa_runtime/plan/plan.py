@@ -770,10 +770,15 @@ def padded_text(plan: Plan) -> str:
     return f"padded dimensions: {', '.join(plan.padded)}" if plan.padded else ""
 
 
-def plan_table(plan: Plan, weights: int, figures: Sequence[str] = ()) -> str:
+def plan_table(
+    plan: Plan,
+    weights: int,
+    figures: Sequence[str],
+    explanations: Sequence[Mapping[str, Any] | None] | None,
+) -> str:
     """Summary line, strategy, figures, a table of the stages in plain characters, and what goes
     between meshes."""
-    strategy = strategy_of(plan)
+    strategy = strategy_of(plan, explanations)
     texts = (
         inexact_text(plan),
         timed_out_text(plan),
@@ -1135,13 +1140,19 @@ class Plan:
                 held[stage.mesh] = held.get(stage.mesh, 0.0) + stage.predicted["peak_bytes"]
         return max(held.values(), default=None)
 
-    def as_text(self, weights: int = 4, figures: Sequence[str] = ()) -> str:
+    def as_text(
+        self,
+        weights: int = 4,
+        figures: Sequence[str] = (),
+        explanations: Sequence[Mapping[str, Any] | None] | None = None,
+    ) -> str:
         """A table of the stages, with the sharding of each stage's `weights` largest weights.
 
         Args:
             figures: lines of figures to put before it (`alpa_mlir.simulator.figures`).
+            explanations: of each stage, if they have been read.
         """
-        return plan_table(self, weights, figures)
+        return plan_table(self, weights, figures, explanations)
 
 
 # Of an explanation, the fields of each table and their readers; a question mark: may be missing.
