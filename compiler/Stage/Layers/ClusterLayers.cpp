@@ -3,6 +3,7 @@
 #include "compiler/Analysis/ShardingRule.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/NameStack.h"
+#include "compiler/Sharding/Problem/OpFacts.h"
 #include "compiler/Stage/Layers/LayerDp.h"
 #include "compiler/Stage/Layers/StageShape.h"
 #include "compiler/Stage/Passes.h"
@@ -347,7 +348,9 @@ public:
       op->setAttr(attr::layer, builder.getI64IntegerAttr(layer));
     llvm::DenseMap<Operation *, unsigned> constants = findConstants(main);
     importer::repeatForReaders(main, {attr::phase, attr::eqn, attr::layer}, [&](Operation *op) {
-      return importer::isSplatLike(op) || constants.contains(op);
+      // What the barrier reads is the sum of all micro-batches; elsewhere it would be one's term.
+      bool readsSums = sharding::opPhaseOf(op) == sharding::OpPhase::Barrier;
+      return constants.contains(op) || (importer::isSplatLike(op) && !readsSums);
     });
     countKinds(main);
   }
