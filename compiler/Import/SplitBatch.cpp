@@ -227,6 +227,7 @@ private:
   Value scaleBy(Value value, const Scale &scale, DictionaryAttr attributes);
   LogicalResult finish();
   bool hasBarrier();
+  void joinBeforeBarrier();
   bool readsPartsLate();
   void findWork(Block &before);
   void relabel();
@@ -2666,6 +2667,50 @@ bool BatchSplitter::readsPartsLate() {
   });
 }
 
+/// What the barrier completes of what micro-batches made behind it: there would have to be another
+/// one. What they read of it on the way there has to be joined, then.
+void BatchSplitter::joinBeforeBarrier() {
+  auto isLate = [](Operation *op) {
+    return op->hasAttr(kLate) || op->hasTrait<OpTrait::IsTerminator>();
+  };
+  DenseSet<Operation *> met;
+  for (Operation &op : llvm::reverse(*out))
+    if (op.hasAttr(kLate) && llvm::any_of(op.getResults(), [&](Value value) {
+          return llvm::any_of(getUsers(value),
+                              [&](Operation *user) { return met.contains(user) || !isLate(user); });
+        }))
+      met.insert(&op);
+  DenseSet<Value> again;
+  for (Operation *op : met)
+    for (Value value : getUsedValues(op))
+      if (Operation *source = value.getDefiningOp();
+          source && !isLate(source) && isBehindBarrier(value))
+        again.insert(value);
+  if (again.empty())
+    return;
+  size_t known = found.joined.size();
+  Operation *first = nullptr;
+  // Completed ones may be made of it by one op more.
+  auto isAgain = [&](Value made) {
+    Operation *op = made.getDefiningOp();
+    return again.contains(made) ||
+           (op && op->hasAttr(kLate) && llvm::any_of(op->getOperands(), [&](Value operand) {
+              return again.contains(operand);
+            }));
+  };
+  for (Operation &op : main.front().without_terminator())
+    for (Value value : op.getResults())
+      if (auto form = forms.find(value);
+          form != forms.end() && (again.contains(form->second.value) ||
+                                  isAgain(completed.lookup_or(value, form->second.value)))) {
+        first = first ? first : &op;
+        joinBefore(value);
+      }
+  if (found.joined.size() == known)
+    refusal = {first ? first : &main.front().front(),
+               "needs a value of the whole batch that follows from another one", ""};
+}
+
 /// Whether micro-batches read what was completed. Where they do not, all that couples
 /// examples ran in the update, on the whole batch, and micro-batches save nothing.
 bool BatchSplitter::hasBarrier() {
@@ -2746,7 +2791,11 @@ LogicalResult BatchSplitter::run() {
   if (isComplete && !readsPartsLate())
     refusal = {&before.front(), "internal error: micro-batches read what is not joined yet",
                "use one micro-batch"};
-  bool isGood = !refusal.op && isComplete && (!mayMeet || hasBarrier());
+  size_t joined = found.joined.size();
+  if (isComplete && mayMeet && !refusal.op)
+    joinBeforeBarrier();
+  bool isGood =
+      !refusal.op && isComplete && found.joined.size() == joined && (!mayMeet || hasBarrier());
   if (isGood) {
     found.joined = known.joined; // More was not needed in the end.
     findTwice();

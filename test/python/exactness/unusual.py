@@ -16,6 +16,7 @@ from exactness.models import (
     cross_entropies,
     dense,
     labelled,
+    labels,
     layers,
     normal,
     one,
@@ -43,6 +44,31 @@ def gradients_of_inputs_and_parameters():
         return sgd(params, grads), (value, of_x, jnp.abs(of_x).max())
 
     return Case(step, (layers(),), one(pairs))
+
+
+@style(meets="the loss is a square of a sum over examples", one_stage="one layer")
+def weights_of_examples():
+    """A weight for each row of the batch, and products of one feature with a sum over all."""
+
+    def loss(params, b):
+        x = b["x"][:, :1]
+        return jnp.sum((x @ jnp.tanh(x).sum(0)) * params["rows"]) ** 2 / N**3
+
+    return Case(trained(loss), ({"rows": normal(3, N)},), one(pairs))
+
+
+@style(meets="means go back to examples, whose sum is squared", one_stage="one layer")
+def means_given_back():
+    """Of a mean over the batch each example picks a part; the square of their sum is the loss."""
+
+    def loss(params, b):
+        mean = jnp.tanh(b["x"] @ params["w"]).mean(0)
+        return jnp.sum(mean[b["pick"]]) ** 2 / N
+
+    def batch(rng):
+        return {"x": rows(rng, N, WIDTH), "pick": labels(rng, N, classes=WIDTH)}
+
+    return Case(trained(loss), ({"w": normal(4, WIDTH, WIDTH, scale=0.3)},), one(batch))
 
 
 @style(one_stage="two gradients one after another")
