@@ -149,7 +149,7 @@ public:
     problem.submeshes = space.submeshes;
     problem.numMicroBatches = numMicroBatches;
     problem.memoryBytes.assign(space.submeshes.size(), memory);
-    PlanTimer timer(cluster, problem, layers.crossings, costs);
+    PlanTimer timer(cluster, problem, layers, costs);
     problem.transferSeconds = [&](unsigned cut, unsigned from, unsigned to) {
       return timer.send(cut, from, to);
     };

@@ -73,6 +73,56 @@ static std::vector<bool> findMeetings(func::FuncOp main, size_t numLayers,
   return meet;
 }
 
+static std::vector<HandedOnce>
+findHandedOnce(func::FuncOp main, const llvm::DenseMap<Operation *, unsigned> &layerOfOp) {
+  constexpr double kFewBytes = 1 << 16;
+  std::vector<HandedOnce> handed;
+  unsigned count = 0;
+  auto hand = [&](Value value, unsigned from, bool isWeight,
+                  llvm::function_ref<bool(Operation *)> reads) {
+    double bytes = analysis::getTensorBytes(value.getType());
+    if (bytes < kFewBytes)
+      return;
+    llvm::SmallVector<unsigned, 2> readers;
+    for (Operation *user : importer::getUsers(value)) {
+      auto it = layerOfOp.find(user);
+      if (it == layerOfOp.end() || it->second == from || !reads(user) ||
+          llvm::is_contained(readers, it->second))
+        continue;
+      readers.push_back(it->second);
+      handed.push_back({count, from, it->second, bytes, isWeight});
+    }
+    ++count;
+  };
+  auto isEarly = [](Operation *user) { return !isUpdate(user); };
+  Operation *end = main.front().getTerminator();
+  for (BlockArgument arg : main.getArguments()) {
+    if (!isStateArgument(arg))
+      continue;
+    // It is held where it is updated, or else read first.
+    std::optional<unsigned> owner;
+    auto carried = main.getArgAttrOfType<IntegerAttr>(arg.getArgNumber(), attr::carriedBy);
+    if (carried && carried.getInt() >= 0 && carried.getInt() < int64_t(end->getNumOperands()))
+      if (auto it = layerOfOp.find(end->getOperand(carried.getInt()).getDefiningOp());
+          it != layerOfOp.end())
+        owner = it->second;
+    for (Operation *user : importer::getUsers(arg))
+      if (auto it = layerOfOp.find(user); it != layerOfOp.end() && (!carried || !owner))
+        owner = std::min(owner.value_or(it->second), it->second);
+    if (owner)
+      hand(arg, *owner, /*isWeight=*/true, isEarly);
+  }
+  for (Operation &op : main.front().without_terminator())
+    for (Value value : op.getResults()) {
+      unsigned layer = layerOfOp.lookup(&op);
+      if (opPhaseOf(&op) == OpPhase::Prepare)
+        hand(value, layer, /*isWeight=*/true, isEarly);
+      else
+        hand(value, layer, /*isWeight=*/false, isUpdate);
+    }
+  return handed;
+}
+
 llvm::Expected<unsigned> stage::countLayers(func::FuncOp main) {
   auto numOps = int64_t(main.front().getOperations().size()) - 1;
   unsigned count = 0;
@@ -102,10 +152,13 @@ llvm::Expected<StepLayers> stage::readLayers(func::FuncOp main) {
     unsigned index = *layerOf(&op);
     layers.opsOfLayer[index].push_back(&op);
     layerOfOp[&op] = index;
+    layers.flops.resize(*count);
+    layers.flops[index] += analysis::getFlops(&op);
   }
   if (layers.opsOfLayer.empty())
     return llvm::createStringError("@main has no ops to plan");
   layers.crossings = findCrossings(layers, layerOfOp);
   layers.crossings.updatesMeet = findMeetings(main, layers.opsOfLayer.size(), layerOfOp);
+  layers.handedOnce = findHandedOnce(main, layerOfOp);
   return layers;
 }

@@ -485,6 +485,25 @@ int64_t FoundPlan::numDevices(const StageDpProblem &problem) const {
   return sum;
 }
 
+/// What stages hand to each other once a step is in no formula of the DP; any pipeline pays for it.
+llvm::Error LazyStageDp::tryOneStage(FoundPlan &best, const StageSearchSpace &space) {
+  constexpr double kMuch = 0.02;
+  if (best.plan.stages.size() < 2 || best.timed.onceSeconds < kMuch * best.timed.stepSeconds)
+    return llvm::Error::success();
+  for (const StageRule &rule : space.rules) {
+    StageRule whole = [&, last = costs.numLayers()](unsigned lo, unsigned hi, unsigned submesh) {
+      return lo == 0 && hi == last && (!rule || rule(lo, hi, submesh));
+    };
+    FoundPlan found;
+    if (llvm::Error error =
+            beat(found, space.schedules.front(), whole, std::numeric_limits<double>::infinity()))
+      return error;
+    if (found.schedule && found.timed.stepSeconds < best.timed.stepSeconds)
+      best = std::move(found);
+  }
+  return llvm::Error::success();
+}
+
 llvm::Error LazyStageDp::tryAllDevices(FoundPlan &best, const StageSearchSpace &space) {
   if (best.numDevices(problem) == problem.numDevices())
     return llvm::Error::success();
@@ -632,6 +651,9 @@ llvm::Error LazyStageDp::finish(FoundPlan &best, const StageSearchSpace &space) 
         best = std::move(other);
     }
   }
+  if (!problem.manual)
+    if (llvm::Error error = tryOneStage(best, space))
+      return error;
   if (!problem.manual && !problem.usesAllDevices && problem.numReserved() == 0) {
     setObjective(best.searched, space.rules.back());
     return tryAllDevices(best, space);

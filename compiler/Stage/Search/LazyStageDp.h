@@ -86,6 +86,7 @@ private:
   llvm::Expected<FoundPlan> fastest(const StagePlan &plan, int64_t &held);
   void addCandidate(const StagePlan &plan);
   /// What using all devices would cost, by few rounds of solves.
+  llvm::Error tryOneStage(FoundPlan &best, const StageSearchSpace &space);
   llvm::Error tryAllDevices(FoundPlan &best, const StageSearchSpace &space);
   /// Takes the best of the candidates from that one on, in any order of their runs, if it is
   /// faster.

@@ -12,9 +12,9 @@ static constexpr sharding::MethodInfo kPipelines[] = {
     {"auto", "Everything is the search's choice"},
     {"intra-only", "One stage on the whole cluster"},
     {"inter-only", "Every stage on one device"},
-    {"equal-layer", "Stages of as many layers each"},
+    {"equal-layer", "Stages of as many layers each, beside an embedding and a head"},
     {"equal-mesh", "Stages on submeshes of one shape"},
-    {"uniform", "Stages of as many layers each, on submeshes of one shape"},
+    {"uniform", "Stages of as many layers each, as equal-layer, on submeshes of one shape"},
 };
 llvm::ArrayRef<sharding::MethodInfo> stage::pipelineMethodTable() { return kPipelines; }
 
@@ -59,9 +59,28 @@ std::vector<StageRule> stage::evenRules(const cost::Cluster &cluster, unsigned n
   return rules;
 }
 
+Blocks stage::findBlocks(llvm::ArrayRef<double> flopsOfLayer) {
+  constexpr double kAlike = 1.1;
+  Blocks best;
+  for (unsigned begin = 0; begin < flopsOfLayer.size(); ++begin) {
+    double least = flopsOfLayer[begin], most = least;
+    unsigned end = begin;
+    for (; end < flopsOfLayer.size(); ++end) {
+      least = std::min(least, flopsOfLayer[end]);
+      most = std::max(most, flopsOfLayer[end]);
+      if (most > kAlike * least)
+        break;
+    }
+    if (end - begin > best.end - best.begin)
+      best = {begin, end};
+  }
+  return best;
+}
+
 std::vector<StageRule> stage::pipelineRules(llvm::StringRef method, const cost::Cluster &cluster,
-                                            unsigned numLayers, const SearchSpace &space,
-                                            unsigned stagesPerMesh) {
+                                            llvm::ArrayRef<double> flopsOfLayer,
+                                            const SearchSpace &space, unsigned stagesPerMesh) {
+  unsigned numLayers = flopsOfLayer.size();
   int64_t devices = cluster.numDevices();
   bool equalLayers = method == "equal-layer" || method == "uniform";
   bool equalMeshes = method == "equal-mesh" || method == "uniform";
@@ -78,32 +97,45 @@ std::vector<StageRule> stage::pipelineRules(llvm::StringRef method, const cost::
     return {nullptr};
   }
   std::vector<StageRule> rules;
-  for (unsigned count = 1; count <= numLayers; ++count) {
-    if (equalLayers && numLayers % count != 0)
-      continue;
-    if (!equalMeshes) {
-      rules.push_back(sameCount(count));
-      continue;
-    }
-    for (auto [index, submesh] : llvm::enumerate(space.submeshes)) {
-      if (equalLayers && devices / submesh.numDevices() * stagesPerMesh != numLayers / count)
+  auto add = [&](Blocks blocks) {
+    unsigned numBlocks = blocks.end - blocks.begin;
+    for (unsigned count = 1; count <= numBlocks; ++count) {
+      if (equalLayers && numBlocks % count != 0)
         continue;
-      StageRule alike = sameShape(space.submeshes, index);
-      if (!alike)
-        continue; // A rule for each shape.
-      rules.push_back([=](unsigned lo, unsigned hi, unsigned other) {
-        return alike(lo, hi, other) && (!equalLayers || hi - lo == count);
-      });
+      StageRule even = [=](unsigned lo, unsigned hi, unsigned) {
+        return (lo == 0 || lo > blocks.begin) && (hi == numLayers || hi < blocks.end) &&
+               std::min(hi, blocks.end) == std::max(lo, blocks.begin) + count;
+      };
+      if (!equalMeshes) {
+        rules.push_back(even);
+        continue;
+      }
+      for (auto [index, submesh] : llvm::enumerate(space.submeshes)) {
+        if (equalLayers && devices / submesh.numDevices() * stagesPerMesh != numBlocks / count)
+          continue;
+        StageRule alike = sameShape(space.submeshes, index);
+        if (!alike)
+          continue; // A rule for each shape.
+        rules.push_back([=](unsigned lo, unsigned hi, unsigned other) {
+          return alike(lo, hi, other) && (!equalLayers || even(lo, hi, other));
+        });
+      }
+      if (!equalLayers)
+        break; // The number of layers is free.
     }
-    if (!equalLayers)
-      break; // The number of layers is free.
-  }
+  };
+  add({0, numLayers});
+  Blocks blocks = findBlocks(flopsOfLayer);
+  if (equalLayers && (blocks.begin > 0 || blocks.end < numLayers))
+    add(blocks);
   return rules;
 }
 
 llvm::Expected<std::vector<StageRule>>
-stage::applyPipelineMethod(llvm::StringRef method, const cost::Cluster &cluster, unsigned numLayers,
-                           SearchSpace &space, unsigned stagesPerMesh) {
+stage::applyPipelineMethod(llvm::StringRef method, const cost::Cluster &cluster,
+                           llvm::ArrayRef<double> flopsOfLayer, SearchSpace &space,
+                           unsigned stagesPerMesh) {
+  unsigned numLayers = flopsOfLayer.size();
   if (llvm::Error error = checkPipelineMethod(method))
     return std::move(error);
   auto fail = [&](const llvm::Twine &message) {
@@ -125,7 +157,7 @@ stage::applyPipelineMethod(llvm::StringRef method, const cost::Cluster &cluster,
     return !equalMeshes || canTile(submesh, devices, numLayers / stagesPerMesh);
   });
 
-  std::vector<StageRule> rules = pipelineRules(method, cluster, numLayers, space, stagesPerMesh);
+  std::vector<StageRule> rules = pipelineRules(method, cluster, flopsOfLayer, space, stagesPerMesh);
   if (rules.empty() && method == "intra-only")
     return fail("needs a cluster that is one mesh: hosts with as many devices each");
   if (rules.empty() && method == "inter-only")

@@ -25,17 +25,25 @@ llvm::Error checkPipelineMethod(llvm::StringRef name);
 /// always.
 using StageRule = std::function<bool(unsigned lo, unsigned hi, unsigned submesh)>;
 
+/// The most layers one after another that do about as much each: the blocks of a model. An
+/// embedding or a head beside them goes with its neighbour where stages have as many layers each.
+struct Blocks {
+  unsigned begin = 0, end = 0;
+};
+Blocks findBlocks(llvm::ArrayRef<double> flopsOfLayer);
+
 /// What a method leaves: plans all of whose stages follow one of the rules, the same
 /// for all stages, so many of which share a mesh. Submeshes that no rule allows are taken out of
 /// `space`. The error says why the model or the cluster has no such plan.
 llvm::Expected<std::vector<StageRule>> applyPipelineMethod(llvm::StringRef method,
                                                            const cost::Cluster &cluster,
-                                                           unsigned numLayers, SearchSpace &space,
+                                                           llvm::ArrayRef<double> flopsOfLayer,
+                                                           SearchSpace &space,
                                                            unsigned stagesPerMesh = 1);
 
 /// The rules alone, among the submeshes that are left; none if no plan follows the method.
 std::vector<StageRule> pipelineRules(llvm::StringRef method, const cost::Cluster &cluster,
-                                     unsigned numLayers, const SearchSpace &space,
+                                     llvm::ArrayRef<double> flopsOfLayer, const SearchSpace &space,
                                      unsigned stagesPerMesh);
 
 /// Families of even plans: all stages on submeshes of one shape, or of as many

@@ -55,6 +55,7 @@ struct SearchSetup {
   MLIRContext *context;
   const Cluster &cluster;
   SearchSpace space;
+  std::vector<double> flopsOfLayer;
   StageSearchSpace tried;
   StageDpProblem problem;   // All but choices and sends.
   StageCostOptions options; // All but what depends on the method's look at a variant.
@@ -109,7 +110,7 @@ StageAttempt::StageAttempt(const SearchSetup &setup, std::vector<const StepVaria
     : setup(setup), variants(std::move(given)), ignoresMemory(ignoresMemory),
       costs(setup.context, opsOf(variants), setup.space.meshes, setup.space.views, makeOptions()),
       // What is sent between layers does not depend on what is computed again within them.
-      timer(setup.cluster, setup.problem, variants.front()->layers.crossings, costs),
+      timer(setup.cluster, setup.problem, variants.front()->layers, costs),
       search(costs, timer, makeProblem(), setup.gap) {}
 
 StageCostOptions StageAttempt::makeOptions() const {
@@ -920,7 +921,7 @@ llvm::Error AlpaSearchStagesPass::tryVirtualStages(const SearchSetup &setup,
       for (StringRef name : way.names)
         tried.schedules.push_back(schedule::findSchedule(name));
       tried.stagesPerMesh = way.stagesPerMesh;
-      tried.rules = pipelineRules(pipeline, setup.cluster, setup.problem.numLayers, setup.space,
+      tried.rules = pipelineRules(pipeline, setup.cluster, setup.flopsOfLayer, setup.space,
                                   way.stagesPerMesh);
       if (start && start->stages)
         tried.rules.insert(tried.rules.begin(), start->stages);
@@ -1045,7 +1046,7 @@ llvm::Error AlpaSearchStagesPass::run() {
                          (keepsState ? "state is" : "activations are") +
                          " to be kept; give `host_memory` of `hosts`");
   llvm::Expected<std::vector<StageRule>> rules =
-      applyPipelineMethod(pipeline, *described, numLayers, *space,
+      applyPipelineMethod(pipeline, *described, layers->flops, *space,
                           tried.schedules.empty() ? virtualTried.stagesPerMesh : 1);
   if (!rules)
     return fail(rules.takeError());
@@ -1080,6 +1081,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   SearchSetup setup{&getContext(),
                     *described,
                     std::move(*space),
+                    layers->flops,
                     std::move(tried),
                     {},
                     {},

@@ -94,7 +94,8 @@ std::vector<StageFlights> stage::countFlights(const PipelineOrder &order,
 }
 
 double stage::pipelineSeconds(const PipelineOrder &order, llvm::ArrayRef<StageTimes> stages,
-                              int64_t numMicroBatches, std::optional<double> meetSeconds) {
+                              int64_t numMicroBatches, std::optional<double> meetSeconds,
+                              llvm::ArrayRef<HandedSum> sums) {
   if (order.meshes.empty())
     return kInfinity;
   llvm::ArrayRef<int64_t> meshOf = order.meshOf;
@@ -117,6 +118,10 @@ double stage::pipelineSeconds(const PipelineOrder &order, llvm::ArrayRef<StageTi
   std::vector<double> done; // Of each mesh.
   for (const schedule::Timeline::Span &span : timeline->spans)
     done.push_back(std::max(span.end, meeting));
+  for (const HandedSum &sum : sums) {
+    double &begin = done[meshOf[sum.to]];
+    begin = std::max(begin, timeline->spans[meshOf[sum.from]].end + sum.seconds);
+  }
   for (auto [mesh, time] : llvm::zip_equal(meshOf, stages))
     end = std::max(end, done[mesh] += time.updateSeconds);
   return end;

@@ -51,13 +51,21 @@ struct FlightBytes {
 std::vector<StageFlights> countFlights(const PipelineOrder &order,
                                        llvm::ArrayRef<FlightBytes> bytes = {});
 
+/// A sum over micro-batches that one stage sends to another, whose update reads it.
+struct HandedSum {
+  size_t from = 0, to = 0;
+  double seconds = 0;
+};
+
 /// When the last stage is done with a step, by following every run and send: a
 /// mesh runs one thing at a time, in the order of the schedule; from each mesh to
 /// each other goes a link, which carries one send after the other while the meshes go
 /// on. Infinity for an order that waits forever, or is none. With `meetSeconds` no
-/// update begins before that long after the last backward run of any stage.
+/// update begins before that long after the last backward run of any stage, and none before the
+/// sums that it reads are there.
 double pipelineSeconds(const PipelineOrder &order, llvm::ArrayRef<StageTimes> stages,
-                       int64_t numMicroBatches, std::optional<double> meetSeconds = {});
+                       int64_t numMicroBatches, std::optional<double> meetSeconds = {},
+                       llvm::ArrayRef<HandedSum> sums = {});
 
 /// The same for a schedule.
 inline double pipelineSeconds(const schedule::ScheduleInfo &schedule,

@@ -7,16 +7,18 @@
 #include "compiler/Stage/Time/Placement.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include <set>
 
 using namespace alpa;
 using namespace alpa::stage;
 using cost::Submesh;
 
 PlanTimer::PlanTimer(const cost::Cluster &cluster, const StageDpProblem &problem,
-                     const Crossings &crossings, StageCosts &costs)
+                     const StepLayers &layers, StageCosts &costs)
     : cluster(cluster), network(cluster), hostDevices(problem.hostDevices),
       hostKinds(problem.hostKinds), hostRacks(problem.hostRacks), submeshes(problem.submeshes),
-      numMicroBatches(problem.numMicroBatches), crossings(crossings), costs(costs) {
+      numMicroBatches(problem.numMicroBatches), crossings(layers.crossings),
+      handedOnce(layers.handedOnce), costs(costs) {
   for (const Submesh &from : submeshes)
     for (const Submesh &to : submeshes)
       links.push_back(cost::transferLink(cluster, from, to));
@@ -121,6 +123,32 @@ void PlanTimer::findRoom(const StagePlan &plan, const StageDpProblem &problem,
   }
 }
 
+std::vector<HandedSum> PlanTimer::handOver(const StagePlan &plan, std::vector<StageTimes> &times,
+                                           TimedPlan &timed) const {
+  std::vector<HandedSum> sums;
+  auto stageOf = [&](unsigned layer) {
+    return size_t(llvm::find_if(plan.stages,
+                                [&](const PlannedStage &stage) {
+                                  return stage.lo <= layer && layer < stage.hi;
+                                }) -
+                  plan.stages.begin());
+  };
+  std::set<std::pair<unsigned, unsigned>> known; // Values and the meshes that have them.
+  for (const HandedOnce &handed : handedOnce) {
+    size_t from = stageOf(handed.from), to = stageOf(handed.to);
+    if (plan.meshOf(from) == plan.meshOf(to) ||
+        !known.insert({handed.value, plan.meshOf(to)}).second)
+      continue;
+    double seconds = secondsBetween(timed.devices[from], timed.devices[to], handed.bytes).first;
+    timed.onceSeconds += seconds;
+    if (handed.isWeight)
+      times[to].prepareSeconds += seconds;
+    else
+      sums.push_back({from, to, seconds});
+  }
+  return sums;
+}
+
 llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
                                           const StageDpProblem &problem) const {
   const schedule::ScheduleInfo &schedule = *problem.schedule;
@@ -182,10 +210,11 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
   }
   if (schedule.splitsBackward)
     findRoom(plan, problem, bytes, timed);
+  std::vector<HandedSum> sums = handOver(plan, times, timed);
   PipelineOrder order = orderPipeline(schedule, times, numMicroBatches, meshOf, timed.limits,
                                       timed.keptParts, timed.sizes);
   timed.stepSeconds =
-      pipelineSeconds(order, times, numMicroBatches, meetSeconds(plan.stages, timed.devices));
+      pipelineSeconds(order, times, numMicroBatches, meetSeconds(plan.stages, timed.devices), sums);
   timed.flights = countFlights(order, bytes);
   for (auto [stage, flights] : llvm::zip_equal(plan.stages, timed.flights)) {
     const sharding::StagePoint &point = costs.pointOf(stage.choice.id);

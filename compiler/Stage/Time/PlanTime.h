@@ -15,6 +15,7 @@ struct TimedPlan {
   std::vector<std::vector<int64_t>> devices; // Of each stage; empty if they do not fit.
   double stepSeconds = std::numeric_limits<double>::infinity();
   double transferSeconds = 0;     // Of one micro-batch, forth and back.
+  double onceSeconds = 0;         // Of weights and sums that stages hand to others once a step.
   std::vector<SendSeconds> sends; // After each stage but the last.
   /// For schedules that look for an order by themselves (ScheduleProblem).
   std::vector<double> limits, keptParts, sizes;
@@ -31,7 +32,7 @@ struct TimedPlan {
 /// Sends between submeshes, and the steps of plans that are made of solved stages.
 class PlanTimer {
 public:
-  PlanTimer(const cost::Cluster &cluster, const StageDpProblem &problem, const Crossings &crossings,
+  PlanTimer(const cost::Cluster &cluster, const StageDpProblem &problem, const StepLayers &layers,
             StageCosts &costs);
 
   /// What crosses a cut, between submeshes of which it is not known where they lie.
@@ -53,6 +54,9 @@ private:
                                     llvm::ArrayRef<std::vector<int64_t>> devices) const;
   SendSeconds sendAfter(llvm::ArrayRef<PlannedStage> stages, size_t index, cost::Span span) const;
   std::optional<std::vector<std::vector<int64_t>>> place(const StagePlan &plan) const;
+  /// Adds to `times` what stages wait for weights of others.
+  std::vector<HandedSum> handOver(const StagePlan &plan, std::vector<StageTimes> &times,
+                                  TimedPlan &timed) const;
   void findRoom(const StagePlan &plan, const StageDpProblem &problem,
                 llvm::ArrayRef<FlightBytes> bytes, TimedPlan &timed) const;
 
@@ -64,6 +68,7 @@ private:
   std::vector<cost::Submesh> submeshes;
   int64_t numMicroBatches;
   const Crossings &crossings;
+  llvm::ArrayRef<HandedOnce> handedOnce;
   StageCosts &costs;
   std::vector<cost::Link> links; // From each submesh to each.
 };

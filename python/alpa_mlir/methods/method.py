@@ -256,7 +256,7 @@ class AutoStageOption:
 @final
 @dataclass(frozen=True, kw_only=True)
 class UniformStageOption:
-    """Stages of as many layers each, on submeshes of one shape.
+    """Stages of as many layers each, beside an embedding and a head, on submeshes of one shape.
 
     Attributes:
         num_stages: by default every layer is a stage; where nobody says how many layers there

@@ -31,6 +31,7 @@ class Way:
         schedules: of which the best is taken; None for what the step's own method may take.
         offloads: whether values may wait in the hosts' memory, if the step's own method lets them.
         replicates: whether each device holds all of the state.
+        contains: ways before it that are special cases of it.
     """
 
     pipeline: str
@@ -38,6 +39,7 @@ class Way:
     schedules: tuple[str, ...] | None = None
     offloads: bool = True
     replicates: bool = False
+    contains: tuple[str, ...] = ()
 
 
 #: Ways that people take by hand, with the schedules that these have.
@@ -45,7 +47,11 @@ BASELINES = {
     "data parallel": Way("intra-only", "data-parallel", ("1f1b",), offloads=False, replicates=True),
     "FSDP": Way("intra-only", "zero-3", ("1f1b",), offloads=False),
     "Megatron-LM, best grid": Way(
-        "uniform", "megatron-zero-1", ("1f1b", "interleaved-1f1b"), offloads=False
+        "uniform",
+        "megatron-zero-1",
+        ("1f1b", "interleaved-1f1b"),
+        offloads=False,
+        contains=("data parallel",),  # Without its distributed optimizer.
     ),
 }
 #: Parts of what is searched.
@@ -167,8 +173,10 @@ def alternatives(
         reason = _too_large(step, cluster, methods[0]) if way.replicates else ""
         if reason:
             found.append(Alternative(name, None, reason, fits=False))
-        else:
-            found.append(_best([_planned(step, cluster, name, method) for method in methods]))
+            continue
+        own = [_planned(step, cluster, name, method) for method in methods]
+        others = [replace(other, name=name) for other in found if other.name in way.contains]
+        found.append(_best([*own, *others]))
     if progress is not None:
         progress(len(named), len(named), "planned")
     return tuple(found)

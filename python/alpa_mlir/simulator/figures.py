@@ -76,6 +76,10 @@ class PublishedError:
     most: float
 
 
+# That a step takes longer by simulation than the search foresaw, to be said.
+_MUCH_MORE = 0.05
+
+
 @dataclass(frozen=True)
 class Figures:
     """Figures of a plan. Seconds are the predicted ones; None is what the plan does not say.
@@ -96,6 +100,8 @@ class Figures:
         is_optimal: all stages' shardings are proved to be the best for these costs.
         published: of the cluster's preset; None for other clusters, or if no run judges it.
         price: of a device for an hour.
+        simulated_seconds: of a step, where each transfer is followed over the links that it shares
+            with others; None where it cannot be simulated.
     """
 
     step_seconds: float | None
@@ -113,6 +119,7 @@ class Figures:
     is_optimal: bool
     published: PublishedError | None
     price: float | None = None
+    simulated_seconds: float | None = None
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -180,7 +187,7 @@ class Figures:
 
     def lines(self) -> tuple[str, ...]:
         """One line for each: speed, memory, price, and how far it may be off."""
-        texts = (self._speed(), self._memory(), self._price(), self._optimality(), self._costs())
+        texts = (self._speed(), self._simulation(), self._memory(), self._price(), self._optimality(), self._costs())
         return tuple(text for text in texts if text)
 
     def _speed(self) -> str:
@@ -200,6 +207,17 @@ class Figures:
                 f"({self.dtype})"
             )
         return f"predicted: {', '.join(parts)}"
+
+    def _simulation(self) -> str:
+        if not self.step_seconds or not self.simulated_seconds:
+            return ""
+        more = self.simulated_seconds / self.step_seconds - 1
+        if more < _MUCH_MORE:
+            return ""
+        return (
+            f"simulated: {seconds_text(self.simulated_seconds)} a step, {percent_text(more)} more, "
+            "with each transfer on the links that it shares with others (alpa-mlir simulate)"
+        )
 
     def _memory(self) -> str:
         found = self.fullest
@@ -329,6 +347,7 @@ def figures_of(
         is_optimal=all(stage.solver.get("status") == "optimal" for stage in plan.stages),
         published=published_error(plan.cluster),
         price=price,
+        simulated_seconds=None if timeline is None else timeline.step_seconds,
     )
 
 
