@@ -383,7 +383,7 @@ void Explainer::addAxes(const OpInfo &info, const Strategy &strategy, int64_t pi
       (ofActivation == first ? row.data : row.sequence) += picoseconds;
     else
       (ofActivation >= 0 && dimensionOf(info.rule->results[0], split) >= 0 ? row.expert
-                                                                          : row.tensor) +=
+                                                                           : row.tensor) +=
           picoseconds;
   }
 }

@@ -187,7 +187,14 @@ class Figures:
 
     def lines(self) -> tuple[str, ...]:
         """One line for each: speed, memory, price, and how far it may be off."""
-        texts = (self._speed(), self._simulation(), self._memory(), self._price(), self._optimality(), self._costs())
+        texts = (
+            self._speed(),
+            self._simulation(),
+            self._memory(),
+            self._price(),
+            self._optimality(),
+            self._costs(),
+        )
         return tuple(text for text in texts if text)
 
     def _speed(self) -> str:
