@@ -107,7 +107,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     if Path(options.source).is_dir():
         raise EntryPointError(
-            "a folder is no step", where=options.source, fix=f"give {SOURCE.partition(', ')[2]}"
+            "a folder is no step",
+            where=options.source,
+            fix=f"give {SOURCE.partition(', ')[2]}; `alpa-mlir explain` shows a plan, and --from "
+            "begins with one",
         )
     if options.frontier:
         if options.compare:
