@@ -17,7 +17,7 @@ from alpa_runtime.plan import Plan
 from alpa_runtime.plan.interface import InputInfo, example_shape, tokens_of
 from alpa_runtime.plan.plan import device_count, device_types, host_groups
 from alpa_runtime.plan.program import FreeOp, InputOp, OutputOp
-from alpa_runtime.plan.strategy import is_product, product_shapes
+from alpa_runtime.plan.strategy import is_product, is_recomputed, product_shapes
 from alpa_runtime.plan.tensor import numpy_name
 from alpa_runtime.plan.text import bytes_text, seconds_text
 
@@ -345,7 +345,7 @@ def figures_of(
         tokens=None if counted is None else counted[0],
         tokens_of="" if counted is None else counted[1],
         examples=examples_of(plan),
-        model_flops=model_flops(plan),
+        model_flops=model_flops(plan, explanations),
         hardware_flops=hardware_flops(plan),
         dtype=dtype,
         peak_flops=peak,
@@ -386,15 +386,21 @@ def examples_of(plan: Plan) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def model_flops(plan: Plan) -> float | None:
+def model_flops(plan: Plan, explanations: Sequence[Row | None]) -> float | None:
     """FLOPs of a step without what is computed again.
 
+    That are the products of backward runs whose names say so, by their part of the seconds of all.
     Gradients of a product take two products as large, one of them where its weight is not trained;
-    what backward runs compute beyond that, they compute again.
+    what backward runs compute beyond that, they compute again, too.
+
+    Args:
+        explanations: of each stage.
     """
-    forward, backward = flops_of(plan, "forward"), flops_of(plan, "backward")
+    forward, backward = flops_of(plan, "forward"), 0.0
+    for stage, found in zip(plan.stages, explanations, strict=True):
+        backward += stage.predicted.get("backward_flops", 0.0) * (1 - _named_part(found))
     once = flops_of(plan, "prepare", "barrier", "update")
-    if forward is None or backward is None or once is None:
+    if forward is None or once is None:
         return None
     most = 2.0 * forward
     if any(stage.predicted.get("rematerialized_layers") for stage in plan.stages) or _recomputes(
@@ -402,6 +408,16 @@ def model_flops(plan: Plan) -> float | None:
     ):
         most = (1.0 + _trained_part(plan)) * forward
     return (forward + min(backward, most)) * plan.num_micro_batches + once
+
+
+def _named_part(found: Row | None) -> float:
+    """Of the seconds of the products in a stage's backward runs, those of products that are named
+    as computed again."""
+    ops: Sequence[Row] = () if found is None else found["ops"]
+    products = [row for row in ops if row["phase"] == "backward" and is_product(row)]
+    seconds = sum(row["compute_seconds"] for row in products)
+    again = sum(row["compute_seconds"] for row in products if is_recomputed(row))
+    return again / seconds if seconds else 0.0
 
 
 def _recomputes(plan: Plan) -> bool:

@@ -249,6 +249,30 @@ def test_lines(planned):
         assert max(gaps) <= float(shown) / 100 <= max(gaps) + 1e-3
 
 
+@pytest.mark.parametrize("remat", ["none", "all"])
+def test_examples_are_not_differentiated(remat):
+    """The first product has one gradient, whether layers are computed again or not."""
+    width = 2048
+    shape = jax.ShapeDtypeStruct((width, width), jnp.float32)
+
+    def step(weights, x):
+        def loss(weights):
+            h = x
+            for w in weights:
+                h = jnp.tanh(h @ w)
+            return jnp.mean(h**2)
+
+        value, grads = jax.value_and_grad(loss)(weights)
+        return jax.tree.map(lambda w, g: w - g, weights, grads), value
+
+    method = ShardParallel(num_micro_batches=1, remat=remat)
+    planned = alpa_mlir.parallelize(step, cluster="dgx-a100", method=method, cache=False)
+    figures = figures_of(planned.plan([shape, shape], shape).plan)
+    products = 7 if remat == "all" else 5
+    assert figures.model_flops == pytest.approx(5 * 2 * width**3, rel=0.01)
+    assert figures.hardware_flops == pytest.approx(products * 2 * width**3, rel=0.01)
+
+
 def test_frozen_weights_are_not_differentiated():
     """Adapters beside frozen weights whose layers are computed again: forward, one product for the
     inputs' gradients, and what recomputation adds counts in HFU alone."""
