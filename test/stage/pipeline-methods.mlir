@@ -37,9 +37,10 @@
 // LAYER-SAME: devices = [0, 1]>, layers = [4, 6]
 // LAYER-SAME: devices = [4, 5, 6, 7]>, layers = [6, 8]
 
+// The first stage sends its weight to the second one, which so gets a layer less.
 // MESH: alpa.stages = [
-// MESH-SAME: devices = [0, 1, 2, 3]>, layers = [0, 5]
-// MESH-SAME: devices = [4, 5, 6, 7]>, layers = [5, 8]
+// MESH-SAME: devices = [0, 1, 2, 3]>, layers = [0, 6]
+// MESH-SAME: devices = [4, 5, 6, 7]>, layers = [6, 8]
 
 // No more stages than are wanted, whatever the schedule; the layers that are given, on any meshes.
 // ONE: alpa.stages = [
