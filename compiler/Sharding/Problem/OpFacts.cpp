@@ -63,7 +63,6 @@ OpFacts::OpFacts(Operation *op) {
   readsPart = analysis::readsPart(op);
   reducesRows = analysis::reducesRows(op);
   isQuantizedDot = analysis::isQuantizedDot(op);
-  isProduct = llvm::isa<stablehlo::DotGeneralOp>(op);
   isName = llvm::isa<stablehlo::ReshapeOp, stablehlo::OptimizationBarrierOp>(op) ||
            analysis::keepsPrecision(op);
   // What a body uses from outside is like an operand.

@@ -44,8 +44,7 @@ struct OpFacts {
   bool readsPart = false;
   bool reducesRows = false;
   bool isQuantizedDot = false;
-  bool isProduct = false; // A dot_general.
-  bool isName = false;    // Result i is another name for operand i, whatever is around it.
+  bool isName = false; // Result i is another name for operand i, whatever is around it.
 
   explicit OpFacts(mlir::Operation *op);
 };
