@@ -202,6 +202,7 @@ private:
   Value met(Value made);
   bool canRepeat(Value value);
   Value repeated(Value value);
+  Value roundedOnce(Value value, OpBuilder &builder);
   void takeFromWhole(Operation *op);
   void findTwice();
   std::optional<Form> repeatedForm(Value value, const std::optional<Form> &form);
@@ -934,6 +935,15 @@ bool BatchSplitter::canRepeat(Value value) {
   return elements <= kMostRepeated;
 }
 
+/// A value of which parts are cut: XLA would compute it again in kernels of its readers, and round
+/// it in other ways there.
+Value BatchSplitter::roundedOnce(Value value, OpBuilder &builder) {
+  Value once = op1(builder, "stablehlo.optimization_barrier", value, value.getType(),
+                   value.getLoc(), attributesOf(value.getDefiningOp()));
+  noteMixed(once.getDefiningOp());
+  return once;
+}
+
 /// The whole batch's value, in every micro-batch, from the whole arguments.
 Value BatchSplitter::repeated(Value value) {
   auto form = forms.find(value);
@@ -954,6 +964,8 @@ Value BatchSplitter::repeated(Value value) {
   noteMixed(made);
   for (auto [old, result] : llvm::zip_equal(op->getResults(), made->getResults()))
     repeats_[old] = result;
+  if (Value &whole = repeats_[value]; known.once.contains(value))
+    whole = roundedOnce(whole, top().builder);
   return repeats_[value];
 }
 
@@ -1805,9 +1817,12 @@ bool BatchSplitter::cloneWhole(Operation *op) {
     for (Value result : made->getResults())
       ofWhole[result] = held;
   for (auto [old, value] : llvm::zip_equal(op->getResults(), made->getResults())) {
-    forms[old] = {value, Layout(), {}};
-    if (known.once.contains(old))
-      cutOnly.insert(value);
+    Value whole = value;
+    if (known.once.contains(old)) {
+      whole = roundedOnce(value, here().builder);
+      cutOnly.insert(whole);
+    }
+    forms[old] = {whole, Layout(), {}};
   }
   return true;
 }

@@ -578,9 +578,11 @@ func.func @main(%w: tensor<4x3xf32> {alpa.kind = "state", alpa.carried_by = 0 : 
 // CHECK: %[[S:.+]] = stablehlo.reduce(%[[AS]] {{.*}}"forward"} : (tensor<8xf32>
 // CHECK: %[[MEAN:.+]] = stablehlo.divide %[[S]], %{{.*}}"forward"} : tensor<f32>
 // CHECK: %[[MB:.+]] = stablehlo.broadcast_in_dim %[[MEAN]], dims = [] {{.*}} -> tensor<8xf32>
-// CHECK: %[[C:.+]] = stablehlo.subtract %[[AS]], %[[MB]] {{.*}}"forward"}
+// CHECK: %[[D:.+]] = stablehlo.subtract %[[AS]], %[[MB]] {{.*}}"forward"}
+// CHECK: %[[C:.+]] = stablehlo.optimization_barrier {{.*}} %[[D]]
 // CHECK: stablehlo.dynamic_slice %[[C]], {{.*}} -> tensor<2xf32>
-// CHECK: %[[C2:.+]] = stablehlo.multiply %[[C]], %[[C]] {{.*}}"forward"}
+// CHECK: %[[M:.+]] = stablehlo.multiply %[[C]], %[[C]] {{.*}}"forward"}
+// CHECK: %[[C2:.+]] = stablehlo.optimization_barrier {{.*}} %[[M]]
 // CHECK: %[[VARIANCE:.+]] = stablehlo.reduce({{.*}}"forward"} : (tensor<2xf32>
 // CHECK: %[[DEVIATION:.+]] = stablehlo.sqrt %[[VARIANCE]] {alpa.phase = "update"}
 // CHECK-NOT: stablehlo.subtract
@@ -823,12 +825,14 @@ func.func @main(%x: tensor<1204xbf16> {alpa.kind = "batch"}) -> (tensor<1204xbf1
 // -----
 
 // What follows from the batch alone, and is rounded, is computed of the whole batch for its
-// largest; the micro-batch's part is cut out of that, so that the largest finds itself.
+// largest; the micro-batch's part is cut out of that, so that the largest finds itself. The barrier
+// keeps XLA from computing it in kernels of both.
 
 // CHECK-LABEL: func.func @main(
 // CHECK-SAME: %[[W:[a-z0-9]+]]: tensor<4xf32>{{.*}}, %[[ALL:[a-z0-9]+]]: tensor<8x4xf32> {alpa.kind = "state", alpa.name = "x (whole)", alpa.whole_of = "x"})
 // CHECK-NOT: stablehlo.exponential {{.*}} : tensor<2x4xf32>
-// CHECK: %[[S:.+]] = stablehlo.exponential %[[ALL]] {{.*}} : tensor<8x4xf32>
+// CHECK: %[[E:.+]] = stablehlo.exponential %[[ALL]] {{.*}} : tensor<8x4xf32>
+// CHECK: %[[S:.+]] = stablehlo.optimization_barrier {{.*}} %[[E]]
 // CHECK: %[[PART:.+]] = stablehlo.dynamic_slice %[[S]], {{.*}} sizes = [2, 4]
 // CHECK: %[[M:.+]] = stablehlo.reduce(%[[S]] {{.*}} applies stablehlo.maximum
 // CHECK: stablehlo.compare EQ, %[[PART]],

@@ -57,6 +57,19 @@ def weights_of_examples():
     return Case(trained(loss), ({"rows": normal(3, N)},), one(pairs))
 
 
+@style(one_stage="one layer")
+def least_differences():
+    """The least of each example's rounded differences takes a gradient, and a mean of all squares
+    has what they are differences of."""
+
+    def loss(params, b):
+        moved = b["x"] * (1 + params["scale"])
+        least = jnp.sum((moved - b["x"]).min(1) ** 2)
+        return jnp.log1p((jnp.log1p(least) * jnp.mean(moved * moved)) ** 2)
+
+    return Case(trained(loss), ({"scale": normal(5, WIDTH)},), one(pairs))
+
+
 @style(meets="means go back to examples, whose sum is squared", one_stage="one layer")
 def means_given_back():
     """Of a mean over the batch each example picks a part; the square of their sum is the loss."""
