@@ -1871,6 +1871,8 @@ void BatchSplitter::destroy(Operation *made) {
   made->walk([&](Operation *op) {
     loops.erase(op);
     behindBarrier.erase(op);
+    for (Value result : op->getResults())
+      parts.erase(result);
   });
   made->destroy();
 }
