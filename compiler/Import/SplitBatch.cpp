@@ -61,6 +61,9 @@ static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(valu
 
 /// On ops that run behind the micro-batches, while the pass works.
 static constexpr llvm::StringLiteral kLate = "alpa.late";
+static bool runsLate(Operation *op) {
+  return op->hasAttr(kLate) || op->hasTrait<OpTrait::IsTerminator>();
+}
 
 namespace {
 
@@ -228,6 +231,7 @@ private:
   Value scaleBy(Value value, const Scale &scale, DictionaryAttr attributes);
   LogicalResult finish();
   bool hasBarrier();
+  DenseSet<Operation *> findMet();
   void joinBeforeBarrier();
   bool readsPartsLate();
   void findWork(Block &before);
@@ -2572,6 +2576,19 @@ LogicalResult BatchSplitter::finish() {
   return success();
 }
 
+/// Of the ops behind the micro-batches those of which micro-batches read what comes.
+DenseSet<Operation *> BatchSplitter::findMet() {
+  DenseSet<Operation *> met;
+  for (Operation &op : llvm::reverse(*out))
+    if (op.hasAttr(kLate) && llvm::any_of(op.getResults(), [&](Value value) {
+          return llvm::any_of(getUsers(value), [&](Operation *user) {
+            return met.contains(user) || !runsLate(user);
+          });
+        }))
+      met.insert(&op);
+  return met;
+}
+
 /// Phases of what was made: what only the update reads is of the update if it is the
 /// same for all micro-batches, and what micro-batches read is not. What was completed for
 /// micro-batches is the barrier; what they make of it comes behind it, as gradients do.
@@ -2580,9 +2597,6 @@ void BatchSplitter::relabel() {
   static constexpr llvm::StringLiteral names[] = {"forward", "barrier", "backward", "update"};
   auto rankOf = [&](Operation *op) {
     return Rank(llvm::find(names, phaseOf(op)) - std::begin(names));
-  };
-  auto isLate = [](Operation *op) {
-    return op->hasAttr(kLate) || op->hasTrait<OpTrait::IsTerminator>();
   };
   auto set = [&](Operation *op, Rank rank, int64_t eqn) {
     op->setAttr(attr::phase, StringAttr::get(context, names[rank]));
@@ -2597,18 +2611,16 @@ void BatchSplitter::relabel() {
   };
   int64_t lastEqn = 0;
   for (Operation &op : *out)
-    if (!isLate(&op) && rankOf(&op) == Forward)
+    if (!runsLate(&op) && rankOf(&op) == Forward)
       lastEqn = std::max(lastEqn, eqnOf(&op));
-  DenseSet<Operation *> met, feedsBarrier;
+  DenseSet<Operation *> met = findMet(), feedsBarrier;
   for (Operation &op : llvm::reverse(*out)) {
-    if (op.hasTrait<OpTrait::IsTerminator>())
+    if (runsLate(&op))
       continue;
     for (Value value : op.getResults())
-      for (Operation *user : getUsers(value)) {
-        bool isMet = met.contains(user);
-        if (isLate(&op) ? isMet || !isLate(user) : isMet || feedsBarrier.contains(user))
-          (isLate(&op) ? met : feedsBarrier).insert(&op);
-      }
+      for (Operation *user : getUsers(value))
+        if (met.contains(user) || feedsBarrier.contains(user))
+          feedsBarrier.insert(&op);
   }
   DenseSet<Value> tainted;
   for (BlockArgument arg : main.getArguments())
@@ -2616,7 +2628,7 @@ void BatchSplitter::relabel() {
       tainted.insert(arg);
   for (Operation &op : *out) {
     bool isMet = met.contains(&op);
-    if (isLate(&op) && !isMet)
+    if (runsLate(&op) && !isMet)
       continue;
     Rank rank = Forward;
     std::optional<int64_t> eqn;
@@ -2654,14 +2666,14 @@ void BatchSplitter::relabel() {
       op.erase();
       continue;
     }
-    if (isLate(&op))
+    if (runsLate(&op))
       continue;
     if (llvm::any_of(op.getResults(), [&](Value value) { return tainted.contains(value); }))
       continue;
     Operation *first = nullptr;
     for (Value value : op.getResults())
       for (Operation *user : getUsers(value))
-        if ((!isLate(user) || met.contains(user)) && rankOf(user) < Update &&
+        if ((!runsLate(user) || met.contains(user)) && rankOf(user) < Update &&
             (!first || rankOf(user) < rankOf(first) ||
              (rankOf(user) == rankOf(first) && user->isBeforeInBlock(first))))
           first = user;
@@ -2678,30 +2690,18 @@ void BatchSplitter::relabel() {
 /// the rows of others.
 bool BatchSplitter::readsPartsLate() {
   return llvm::all_of(parts, [&](Value part) {
-    return part.getParentBlock() != out || llvm::all_of(getUsers(part), [](Operation *user) {
-             return user->hasAttr(kLate) || user->hasTrait<OpTrait::IsTerminator>();
-           });
+    return part.getParentBlock() != out || llvm::all_of(getUsers(part), runsLate);
   });
 }
 
 /// What the barrier completes of what micro-batches made behind it: there would have to be another
 /// one. What they read of it on the way there has to be joined, then.
 void BatchSplitter::joinBeforeBarrier() {
-  auto isLate = [](Operation *op) {
-    return op->hasAttr(kLate) || op->hasTrait<OpTrait::IsTerminator>();
-  };
-  DenseSet<Operation *> met;
-  for (Operation &op : llvm::reverse(*out))
-    if (op.hasAttr(kLate) && llvm::any_of(op.getResults(), [&](Value value) {
-          return llvm::any_of(getUsers(value),
-                              [&](Operation *user) { return met.contains(user) || !isLate(user); });
-        }))
-      met.insert(&op);
   DenseSet<Value> again;
-  for (Operation *op : met)
+  for (Operation *op : findMet())
     for (Value value : getUsedValues(op))
       if (Operation *source = value.getDefiningOp();
-          source && !isLate(source) && isBehindBarrier(value))
+          source && !runsLate(source) && isBehindBarrier(value))
         again.insert(value);
   if (again.empty())
     return;
@@ -2732,22 +2732,17 @@ void BatchSplitter::joinBeforeBarrier() {
 /// examples ran in the update, on the whole batch, and micro-batches save nothing.
 bool BatchSplitter::hasBarrier() {
   return llvm::any_of(*out, [](Operation &op) {
-    return !op.hasAttr(kLate) && !op.hasTrait<OpTrait::IsTerminator>() &&
-           llvm::any_of(getUsedValues(&op), [](Value value) {
-             Operation *source = value.getDefiningOp();
-             return source && source->hasAttr(kLate);
-           });
+    return !runsLate(&op) && llvm::any_of(getUsedValues(&op), [](Value value) {
+      Operation *source = value.getDefiningOp();
+      return source && source->hasAttr(kLate);
+    });
   });
 }
 
 /// Refuses where products of weights with examples are there, and all that reads examples runs
 /// once, on the whole batch.
 void BatchSplitter::findWork(Block &before) {
-  auto isReadEarly = [](Value value) {
-    return llvm::any_of(getUsers(value), [](Operation *user) {
-      return !user->hasAttr(kLate) && !user->hasTrait<OpTrait::IsTerminator>();
-    });
-  };
+  auto isReadEarly = [](Value value) { return !llvm::all_of(getUsers(value), runsLate); };
   if (isReadEarly(number) || llvm::any_of(before.getArguments(), [&](BlockArgument arg) {
         return !isStateArgument(arg) && isReadEarly(forms[arg].value);
       }))
