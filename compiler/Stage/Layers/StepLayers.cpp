@@ -106,8 +106,9 @@ findHandedOnce(func::FuncOp main, const llvm::DenseMap<Operation *, unsigned> &l
       if (auto it = layerOfOp.find(end->getOperand(carried.getInt()).getDefiningOp());
           it != layerOfOp.end())
         owner = it->second;
+    bool isUpdated = owner.has_value();
     for (Operation *user : importer::getUsers(arg))
-      if (auto it = layerOfOp.find(user); it != layerOfOp.end() && (!carried || !owner))
+      if (auto it = layerOfOp.find(user); it != layerOfOp.end() && !isUpdated)
         owner = std::min(owner.value_or(it->second), it->second);
     if (owner)
       hand(arg, *owner, /*isWeight=*/true, isEarly);
