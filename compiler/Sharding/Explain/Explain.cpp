@@ -321,7 +321,7 @@ void Explainer::addOps() {
     }
     if (info.rule->heavy && !info.attention) {
       double part = model.alignedPart(builder.shapeOfProduct(info, projection, strategy),
-                                      analysis::getComputeType(info.op));
+                                      info.facts->computeType);
       row.unalignedPicoseconds = std::llround(row.computePicoseconds * (1 - part));
       explanation.unalignedPicoseconds += row.unalignedPicoseconds;
     }

@@ -37,7 +37,7 @@ llvm::Error ProblemBuilder::collectOps() {
   llvm::copy_if(stage.ops, std::back_inserter(list),
                 [](Operation *op) { return !op->hasTrait<OpTrait::IsTerminator>(); });
   ops.reserve(list.size());
-  for (auto [op, facts] : llvm::zip_equal(list, table->find(list))) {
+  for (auto [op, facts] : llvm::zip_equal(list, opTable->find(list))) {
     if (!facts->hasPlainTypes)
       return errorAt(op, "has a tensor of dynamic shape or of more than " +
                              std::to_string(PackedSpec::kMaxRank) + " dimensions");

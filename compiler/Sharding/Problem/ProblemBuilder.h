@@ -174,7 +174,7 @@ public:
   ProblemBuilder(const StageView &stage, const cost::CostModel &model,
                  const IntraOpOptions &options)
       : stage(stage), model(model), options(options), meshShape(model.getMesh().shape),
-        table(stage.table ? stage.table : std::make_shared<OpTable>()),
+        opTable(stage.table ? stage.table : std::make_shared<OpTable>()),
         multiplies8Bits(model.getMesh().device.peakFlopsPerSecond.count("float8")) {}
 
   llvm::Error build();
@@ -385,7 +385,7 @@ private:
   const cost::CostModel &model;
   const IntraOpOptions &options;
   llvm::ArrayRef<int64_t> meshShape;
-  std::shared_ptr<OpTable> table; // Of the facts of `ops`.
+  std::shared_ptr<OpTable> opTable; // Of the facts of `ops`.
   bool multiplies8Bits;
 
   std::vector<OpInfo> ops;
