@@ -11,6 +11,7 @@
 #include "dialects/Common/Diagnostics.h"
 
 #include "mlir/IR/Builders.h"
+#include "mlir/IR/Threading.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/MemoryBuffer.h"
@@ -618,6 +619,9 @@ FailureOr<ScheduleProblem> BuildSchedule::problemOf(const SlicedModule &sliced) 
   ModuleOp module = getOperation();
   ScheduleProblem problem;
   problem.numMicroBatches = sliced.numMicroBatches;
+  problem.forEach = [context = &getContext()](size_t count, llvm::function_ref<void(size_t)> work) {
+    parallelFor(context, 0, count, work);
+  };
   auto infos = module->getAttrOfType<ArrayAttr>(attr::stages);
   for (auto [index, stage] : llvm::enumerate(sliced.stages)) {
     problem.meshOf.push_back(stage.meshIndex);

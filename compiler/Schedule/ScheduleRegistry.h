@@ -9,8 +9,10 @@
 #define ALPA_COMPILER_SCHEDULE_SCHEDULEREGISTRY_H
 
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Error.h"
+#include <functional>
 #include <vector>
 
 namespace alpa::schedule {
@@ -47,6 +49,9 @@ int64_t meshOfStage(Placement placement, int64_t numMeshes, int64_t stage);
 /// The stage of a mesh in a round.
 int64_t stageOnMesh(Placement placement, int64_t numMeshes, int64_t mesh, int64_t round);
 
+/// Runs work for the numbers below `count`, on several threads and in any order.
+using ForEach = std::function<void(size_t count, llvm::function_ref<void(size_t)> work)>;
+
 struct ScheduleProblem {
   int64_t numMicroBatches = 1;
   std::vector<int64_t> meshOf;       // Of each stage; numbered by first appearance.
@@ -70,6 +75,8 @@ struct ScheduleProblem {
   /// Whether a mesh begins its next step without waiting for the others: then the
   /// time of the slowest mesh counts, from its first run to its last.
   bool stepsOverlap = false;
+  /// For schedules that try many orders; null for one after another. Changes nothing but the time.
+  ForEach forEach;
 
   int64_t numStages() const { return int64_t(meshOf.size()); }
   int64_t numMeshes() const;

@@ -17,6 +17,7 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <optional>
 #include <queue>
 #include <tuple>
 
@@ -371,20 +372,67 @@ ScheduleProblem withoutMissing(ScheduleProblem problem) {
   return problem;
 }
 
-/// The best of what is offered.
+void forEach(const ScheduleProblem &problem, size_t count, llvm::function_ref<void(size_t)> work) {
+  if (problem.forEach)
+    return problem.forEach(count, work);
+  for (size_t i = 0; i < count; ++i)
+    work(i);
+}
+
+/// An order's worth and the number of its way, the best one first.
+using Ranks = std::vector<std::tuple<double, double, size_t>>;
+
+/// Of the orders that ways make, those that fit.
+Ranks rank(const ScheduleProblem &problem, size_t numWays, const MostKept &mostKept,
+           llvm::function_ref<std::vector<StepList>(size_t)> make) {
+  std::vector<std::optional<std::pair<double, double>>> found(numWays);
+  forEach(problem, numWays, [&](size_t way) {
+    std::vector<StepList> lists = make(way);
+    if (fits(problem, lists, mostKept))
+      found[way] = worth(problem, lists);
+  });
+  Ranks ranks;
+  for (auto [way, its] : llvm::enumerate(found))
+    if (its)
+      ranks.emplace_back(its->first, its->second, way);
+  llvm::sort(ranks);
+  return ranks;
+}
+
+/// The best of what is offered, the first of equals.
 class BestOrder {
 public:
-  explicit BestOrder(const ScheduleProblem &problem) : problem(problem) {}
+  BestOrder(const ScheduleProblem &problem, const MostKept &mostKept)
+      : problem(problem), mostKept(mostKept) {}
   void offer(std::vector<StepList> lists) {
-    if (auto found = worth(problem, lists); found < least) {
-      least = found;
-      best = std::move(lists);
-    }
+    if (fits(problem, lists, mostKept))
+      take(worth(problem, lists), lists);
+  }
+  /// Those of the first ways, made for all of the problem.
+  void offer(const Ranks &ranks, llvm::function_ref<std::vector<StepList>(size_t)> make) {
+    llvm::ArrayRef<Ranks::value_type> first = llvm::ArrayRef(ranks).take_front(kFinalists);
+    std::vector<std::vector<StepList>> orders(first.size());
+    std::vector<std::pair<double, double>> found(first.size(), {kNever, kNever});
+    forEach(problem, first.size(), [&](size_t i) {
+      orders[i] = make(std::get<2>(first[i]));
+      if (fits(problem, orders[i], mostKept))
+        found[i] = worth(problem, orders[i]);
+    });
+    for (auto [its, lists] : llvm::zip_equal(found, orders))
+      take(its, lists);
   }
   std::vector<StepList> take() { return std::move(best); }
 
 private:
+  void take(std::pair<double, double> found, std::vector<StepList> &lists) {
+    if (found < least) {
+      least = found;
+      best = std::move(lists);
+    }
+  }
+
   const ScheduleProblem &problem;
+  const MostKept &mostKept;
   std::vector<StepList> best;
   std::pair<double, double> least = {kNever, kNever};
 };
@@ -415,31 +463,27 @@ llvm::Expected<std::vector<StepList>> schedule::generateZbAuto(const SchedulePro
   ScheduleProblem problem = withoutMissing(given);
   if (llvm::Error error = checkRoom("zb-auto", problem))
     return std::move(error);
-  BestOrder best(problem);
+  const MostKept noLimit;
+  BestOrder best(problem, noLimit);
   for (ScheduleFunction byHand : {generate1F1B, generateZbH1}) {
     llvm::Expected<std::vector<StepList>> lists = byHand(problem);
     if (!lists)
       return lists.takeError();
-    if (fits(problem, *lists))
-      best.offer(std::move(*lists));
+    best.offer(std::move(*lists));
   }
   // Which policies are good shows after some round trips.
   ScheduleProblem shorter = problem;
   shorter.numMicroBatches = std::min(problem.numMicroBatches, 4 * problem.numMeshes());
   std::vector<Policy> policies;
-  std::vector<std::tuple<double, double, size_t>> ranks;
   for (double ahead : {1.0, 1.5, 2.0, kNever})
     for (double fill : {0.0, 0.5, 1.0})
       for (double patience : {0.0, 0.5})
-        for (auto first : {Policy::InTurn, Policy::Input}) {
-          std::vector<StepList> lists = Greedy(shorter, {ahead, fill, patience, first}, {}).run();
-          auto [least, next] = worth(shorter, lists);
-          ranks.emplace_back(least, next, policies.size());
+        for (auto first : {Policy::InTurn, Policy::Input})
           policies.push_back({ahead, fill, patience, first});
-        }
-  llvm::sort(ranks);
-  for (const auto &rank : llvm::ArrayRef(ranks).take_front(kFinalists))
-    best.offer(Greedy(problem, policies[std::get<2>(rank)], {}).run());
+  auto run = [&](const ScheduleProblem &problem) {
+    return [&](size_t way) { return Greedy(problem, policies[way], {}).run(); };
+  };
+  best.offer(rank(shorter, policies.size(), noLimit, run(shorter)), run(problem));
   return best.take();
 }
 
@@ -582,8 +626,8 @@ llvm::Expected<std::vector<StepList>> orderWithin(llvm::StringRef name,
     problem.limits.assign(problem.numMeshes(), kNever);
   if (llvm::Error error = checkRoom(name, problem))
     return std::move(error);
-  BestOrder best(problem);
-  if (!byHand.empty() && fits(problem, byHand, mostKept))
+  BestOrder best(problem, mostKept);
+  if (!byHand.empty())
     best.offer(std::move(byHand));
 
   // Times are good for other seconds, too.
@@ -636,26 +680,16 @@ llvm::Expected<std::vector<StepList>> orderWithin(llvm::StringRef name,
       for (auto first : {Policy::Input, Policy::Forward})
         ways.push_back({{kNever, fill, 0, first}, &repeated[size_t(at)].times});
 
-  auto run = [&](const ScheduleProblem &problem, const Way &way) {
-    std::vector<StepList> orders;
-    if (way.times)
-      orders = way.times->orders(problem.numMicroBatches);
-    return Greedy(problem, way.policy, mostKept, orders).run();
+  auto run = [&](const ScheduleProblem &problem) {
+    return [&](size_t index) {
+      const Way &way = ways[index];
+      std::vector<StepList> orders;
+      if (way.times)
+        orders = way.times->orders(problem.numMicroBatches);
+      return Greedy(problem, way.policy, mostKept, orders).run();
+    };
   };
-  std::vector<std::tuple<double, double, size_t>> ranks;
-  for (auto [index, way] : llvm::enumerate(ways)) {
-    std::vector<StepList> lists = run(shorter, way);
-    if (!fits(shorter, lists, mostKept))
-      continue;
-    auto [least, next] = worth(shorter, lists);
-    ranks.emplace_back(least, next, index);
-  }
-  llvm::sort(ranks);
-  for (const auto &rank : llvm::ArrayRef(ranks).take_front(kFinalists)) {
-    std::vector<StepList> lists = run(problem, ways[std::get<2>(rank)]);
-    if (fits(problem, lists, mostKept))
-      best.offer(std::move(lists));
-  }
+  best.offer(rank(shorter, ways.size(), mostKept, run(shorter)), run(problem));
   return best.take();
 }
 

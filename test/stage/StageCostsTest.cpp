@@ -141,8 +141,9 @@ public:
     options.tolerance = 1e-3;
     if (classes.numLayers() % 2)
       options.mostAtOnce = 0;
-    StageCosts costs(layers.opsOfLayer.front().front()->getContext(), {layers.opsOfLayer},
-                     space.meshes, space.views, options);
+    StageCosts costs(layers.opsOfLayer.front().front()->getContext(),
+                     {std::make_shared<KnownLayers>(layers.opsOfLayer)}, space.meshes, space.views,
+                     options);
     StageDpProblem problem;
     problem.numLayers = classes.numLayers();
     problem.hostDevices = hostDevices;
@@ -229,8 +230,9 @@ private:
   /// What is hoped for by single devices, and by single layers.
   void checkHopes(StageCostOptions options, unsigned numSubmeshes) {
     options.mostAtOnce = 0;
-    StageCosts costs(layers.opsOfLayer.front().front()->getContext(), {layers.opsOfLayer},
-                     space.meshes, space.views, options);
+    StageCosts costs(layers.opsOfLayer.front().front()->getContext(),
+                     {std::make_shared<KnownLayers>(layers.opsOfLayer)}, space.meshes, space.views,
+                     options);
     auto listHopes = [&] {
       costs.refresh(/*onlySolved=*/false);
       std::vector<double> hopes;

@@ -44,21 +44,26 @@ private:
 };
 } // namespace
 
-StageCosts::StageCosts(MLIRContext *context, std::vector<LayerOps> variants,
+WrittenLayers::WrittenLayers(LayerOps opsOfLayer)
+    : opsOfLayer(std::move(opsOfLayer)), table(std::make_shared<sharding::OpTable>()) {}
+
+KnownLayers::KnownLayers(LayerOps ops, const DescribeValue &describe, bool allDiffer)
+    : WrittenLayers(std::move(ops)), ranges(opsOfLayer, describe, allDiffer) {}
+
+StageCosts::StageCosts(MLIRContext *context,
+                       std::vector<std::shared_ptr<const KnownLayers>> variants,
                        std::vector<cost::LogicalMesh> meshes,
                        std::vector<llvm::SmallVector<unsigned>> views, StageCostOptions options)
-    : context(context), variants(std::move(variants)), table(std::make_shared<sharding::OpTable>()),
-      meshes(std::move(meshes)), views(std::move(views)), options(std::move(options)) {
-  for (const LayerOps &layers : this->variants)
-    classesOf.emplace_back(layers, this->options.describe, this->options.allDiffer);
+    : context(context), variants(std::move(variants)), meshes(std::move(meshes)),
+      views(std::move(views)), options(std::move(options)) {
   unsigned n = numLayers();
   classes.assign(size_t(n) * (n + 1), 0);
   std::map<std::vector<unsigned>, unsigned> known;
   for (unsigned lo = 0; lo < n; ++lo)
     for (unsigned hi = lo + 1; hi <= n; ++hi) {
       std::vector<unsigned> key;
-      for (const LayerRangeEquivalence &variant : classesOf)
-        key.push_back(variant.classOf(lo, hi));
+      for (const auto &variant : this->variants)
+        key.push_back(variant->ranges.classOf(lo, hi));
       auto [it, isNew] = known.try_emplace(key, examples.size());
       if (isNew) {
         examples.push_back({lo, hi});
@@ -109,10 +114,12 @@ sharding::IntraOpOptions StageCosts::intraOpOptions(unsigned id,
 }
 
 sharding::StageView StageCosts::viewOf(unsigned lo, unsigned hi, unsigned way) const {
-  return {orderLayerRange(llvm::ArrayRef(variants[variantOf(way)]).slice(lo, hi - lo)), table};
+  const WrittenLayers &layers = layersOf(variantOf(way));
+  return {orderLayerRange(llvm::ArrayRef(layers.opsOfLayer).slice(lo, hi - lo)), layers.table};
 }
 
-llvm::Error StageCosts::forAll(size_t count, llvm::function_ref<llvm::Error(size_t)> work) const {
+llvm::Error stage::forAll(MLIRContext *context, size_t count,
+                          llvm::function_ref<llvm::Error(size_t)> work) {
   std::vector<std::optional<CodedError>> errors(count);
   parallelFor(context, 0, count, [&](size_t i) {
     if (llvm::Error error = work(i))
@@ -289,7 +296,7 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
     };
     return std::make_pair(size(b), a.key) < std::make_pair(size(a), b.key);
   });
-  llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
+  llvm::Error error = forAll(context, jobs.size(), [&](size_t i) -> llvm::Error {
     auto [rangeClass, way] = jobs[i].key;
     Run &run = *jobs[i].run;
     restore(run, rangeClass, way);
@@ -383,7 +390,7 @@ llvm::Expected<bool> StageCosts::improve(llvm::ArrayRef<Request> requests) {
   std::vector<std::pair<std::pair<unsigned, unsigned>, std::set<int64_t>>> jobs(wanted.begin(),
                                                                                 wanted.end());
   std::vector<char> isBetter(jobs.size(), 0);
-  llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
+  llvm::Error error = forAll(context, jobs.size(), [&](size_t i) -> llvm::Error {
     auto [rangeClass, way] = jobs[i].first;
     Run &run = runs.find(jobs[i].first)->second;
     for (int64_t inFlight : jobs[i].second) {
@@ -560,7 +567,7 @@ llvm::Expected<std::vector<StageChoice>> StageCosts::align(llvm::ArrayRef<Planne
   }
   std::vector<std::pair<std::pair<unsigned, unsigned>, std::vector<Wanted>>> jobs(wanted.begin(),
                                                                                   wanted.end());
-  llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
+  llvm::Error error = forAll(context, jobs.size(), [&](size_t i) -> llvm::Error {
     auto [rangeClass, way] = jobs[i].first;
     Run &run = runs.find(jobs[i].first)->second;
     for (auto [slot, flying] : jobs[i].second) {
@@ -592,8 +599,7 @@ llvm::Expected<std::vector<StageChoice>> StageCosts::align(llvm::ArrayRef<Planne
 void StageCosts::settle(LayerOps layers, std::vector<sharding::PlanFilter> filters) {
   for (auto &[key, run] : runs)
     run.problem.reset(); // Of ops that may be gone.
-  table = std::make_shared<sharding::OpTable>();
-  llvm::fill(variants, layers);
+  settled.emplace(std::move(layers));
   options.filters.clear();
   for (unsigned way = 0; way < numWays() && !filters.empty(); ++way)
     options.filters.push_back(filters[meshIndex(way)]);
@@ -644,7 +650,7 @@ llvm::Expected<std::shared_ptr<IntraOpResult>> StageCosts::result(const PlannedS
 llvm::Expected<std::vector<StageCosts::Detail>>
 StageCosts::details(llvm::ArrayRef<PlannedStage> stages, llvm::ArrayRef<int64_t> inFlight) const {
   std::vector<Detail> list(stages.size());
-  llvm::Error error = forAll(stages.size(), [&](size_t i) -> llvm::Error {
+  llvm::Error error = forAll(context, stages.size(), [&](size_t i) -> llvm::Error {
     llvm::Expected<Detail> found = detail(stages[i], inFlight[i], /*explains=*/true);
     if (!found)
       return found.takeError();
@@ -704,7 +710,7 @@ llvm::ArrayRef<StageCosts::HandedValue> StageCosts::handedBy(unsigned variant, u
   auto [known, isNew] = handed.try_emplace({variant, layer});
   if (!isNew)
     return known->second;
-  for (Operation *op : variants[variant][layer]) {
+  for (Operation *op : layersOf(variant).opsOfLayer[layer]) {
     if (sharding::runsOnce(sharding::opPhaseOf(op)))
       continue;
     for (Value value : op->getResults()) {
@@ -796,7 +802,7 @@ static LayerBounds::Bytes bytesOf(const StageUsage &state, const StageUsage &act
 
 /// The layer as a run of its own, without a limit.
 llvm::Error StageCosts::askLayer(Run &run, unsigned layer, unsigned way) const {
-  auto [facts, isNew] = run.layers.try_emplace(classesOf[variantOf(way)].countingOf(layer));
+  auto [facts, isNew] = run.layers.try_emplace(variants[variantOf(way)]->ranges.countingOf(layer));
   if (!isNew)
     return llvm::Error::success();
   if (llvm::Error error = state(run, classOfLayer(layer), way))
@@ -807,7 +813,7 @@ llvm::Error StageCosts::askLayer(Run &run, unsigned layer, unsigned way) const {
     known.numImpossible = 1;
     return llvm::Error::success();
   }
-  const auto &uncounted = classesOf[variantOf(way)].countedBelow(layer);
+  const auto &uncounted = variants[variantOf(way)]->ranges.countedBelow(layer);
   StageUsage state = run.problem->stateUsage(uncounted);
   StageUsage activations = run.problem->activationUsage(uncounted);
   known.freeSeconds = run.free.boundSeconds;
@@ -844,7 +850,8 @@ llvm::Error StageCosts::prepare() {
   for (unsigned variant = 0; variant < variants.size(); ++variant) {
     std::map<std::pair<unsigned, uint64_t>, unsigned> known;
     for (unsigned layer = 0; layer < numLayers(); ++layer) {
-      std::pair<unsigned, uint64_t> key(classOfLayer(layer), classesOf[variant].countingOf(layer));
+      std::pair<unsigned, uint64_t> key(classOfLayer(layer),
+                                        variants[variant]->ranges.countingOf(layer));
       layerKinds[variant].push_back(known.try_emplace(key, known.size()).first->second);
     }
   }
@@ -887,7 +894,7 @@ llvm::Error StageCosts::boundBySingleDevices() {
                 .second)
           singles.push_back({variant, layer, single, {}});
   }
-  llvm::Error error = forAll(singles.size(), [&](size_t i) -> llvm::Error {
+  llvm::Error error = forAll(context, singles.size(), [&](size_t i) -> llvm::Error {
     auto &[variant, layer, mesh, known] = singles[i];
     sharding::IntraOpOptions intraOp = intraOpOptions(variant * meshes.size());
     intraOp.filter = sharding::PlanFilter(); // A method leaves out some plans.
@@ -898,7 +905,7 @@ llvm::Error StageCosts::boundBySingleDevices() {
     llvm::Expected<StageProblem::Priced> free = (*problem)->solve(nullptr, 0, effort());
     if (!free)
       return free.takeError();
-    const auto &uncounted = classesOf[variant].countedBelow(layer);
+    const auto &uncounted = variants[variant]->ranges.countedBelow(layer);
     known.freeSeconds = free->boundSeconds;
     known.least = {(*problem)->stateUsage(uncounted).leastBytes(),
                    (*problem)->activationUsage(uncounted).leastBytes()};
@@ -921,6 +928,23 @@ llvm::Error StageCosts::boundBySingleDevices() {
     bounds->update(way);
   }
   return llvm::Error::success();
+}
+
+void StageCosts::forEach(size_t count, llvm::function_ref<void(size_t)> work) const {
+  parallelFor(context, 0, count, work);
+}
+
+double StageCosts::leastSeconds(llvm::ArrayRef<unsigned> meshesOfViews) const {
+  double sum = 0;
+  for (unsigned layer = 0; layer < numLayers(); ++layer) {
+    double least = kInfinity;
+    for (unsigned variant = 0; variant < variants.size(); ++variant)
+      for (unsigned mesh : meshesOfViews)
+        least =
+            std::min(least, bounds->freeSeconds(variant * meshes.size() + mesh, layer, layer + 1));
+    sum += least;
+  }
+  return sum;
 }
 
 llvm::Error StageCosts::askAll() {
@@ -953,7 +977,7 @@ llvm::Error StageCosts::ask(const std::set<unsigned> &ways) {
       jobs[it->second].layers.push_back(layer);
     }
   }
-  llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
+  llvm::Error error = forAll(context, jobs.size(), [&](size_t i) -> llvm::Error {
     Job &job = jobs[i];
     restore(*job.run, classOfLayer(job.layers.front()), job.way);
     size_t known = job.run->layers.size();
@@ -970,7 +994,7 @@ llvm::Error StageCosts::ask(const std::set<unsigned> &ways) {
   for (const Job &job : jobs)
     for (unsigned example : job.layers) {
       const LayerFacts &facts =
-          job.run->layers.at(classesOf[variantOf(job.way)].countingOf(example));
+          job.run->layers.at(variants[variantOf(job.way)]->ranges.countingOf(example));
       for (unsigned layer : layersLike(example, job.way)) {
         bounds->setLayer(job.way, layer, facts.known);
         for (const auto &[inFlight, curve] : facts.curves)
@@ -1079,13 +1103,13 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
     runs[key].usedAt = ++clock;
   StageProblem::Effort effort{std::min(options.workLimit, kLayerWork), options.timeLimitSeconds,
                               kLayerGap};
-  llvm::Error error = forAll(jobs.size(), [&](size_t i) -> llvm::Error {
+  llvm::Error error = forAll(context, jobs.size(), [&](size_t i) -> llvm::Error {
     auto [rangeClass, way] = jobs[i].first;
     Run &run = runs.find(jobs[i].first)->second;
     if (llvm::Error error = state(run, rangeClass, way))
       return error;
     for (Wanted &one : jobs[i].second) {
-      const auto &uncounted = classesOf[variantOf(way)].countedBelow(one.layer);
+      const auto &uncounted = variants[variantOf(way)]->ranges.countedBelow(one.layer);
       StageUsage usage = run.problem->stateUsage(uncounted);
       usage.add(run.problem->activationUsage(uncounted), bounds->inFlightOf(one.index));
       llvm::Expected<PriceCurve> curve = tracePriceCurve(*run.problem, usage, run.free, kTolerance,
@@ -1093,7 +1117,7 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
       if (!curve)
         return curve.takeError();
       one.curve = std::make_shared<PriceCurve>(std::move(*curve));
-      run.layers.at(classesOf[variantOf(way)].countingOf(one.layer))
+      run.layers.at(variants[variantOf(way)]->ranges.countingOf(one.layer))
           .curves[bounds->inFlightOf(one.index)] = one.curve;
       run.isNew = true;
     }
@@ -1243,7 +1267,7 @@ double StageCosts::weightPart(unsigned lo, unsigned hi, unsigned submesh) const 
 
 std::pair<LayerRangeKey, unsigned> StageCosts::cacheKey(unsigned rangeClass, unsigned way) const {
   unsigned variant = variantOf(way);
-  return {classesOf[variant].keyOf(parts[rangeClass][variant]), meshIndex(way)};
+  return {variants[variant]->ranges.keyOf(parts[rangeClass][variant]), meshIndex(way)};
 }
 
 /// The name of the store's entry.

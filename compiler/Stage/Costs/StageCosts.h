@@ -52,6 +52,24 @@ struct SolvedRuns {
   unsigned clock = 0; // Of `usedAt`.
 };
 
+/// The layers of a step as one function has them.
+struct WrittenLayers {
+  explicit WrittenLayers(LayerOps opsOfLayer);
+
+  LayerOps opsOfLayer;
+  std::shared_ptr<sharding::OpTable> table; // Of their ops.
+};
+
+/// And which of their ranges are alike, for searches one after another.
+struct KnownLayers : WrittenLayers {
+  /// `describe` says what a filter of plans may look at beside the ops of a stage, so that stages
+  /// that it treats differently do not share a solution; with `allDiffer` no two are alike.
+  explicit KnownLayers(LayerOps opsOfLayer, const DescribeValue &describe = nullptr,
+                       bool allDiffer = false);
+
+  LayerRangeEquivalence ranges;
+};
+
 struct StageCostOptions {
   int64_t numMicroBatches = 1;
   std::vector<int64_t> memoryBytes; // Of one device of each mesh, for plans.
@@ -66,10 +84,6 @@ struct StageCostOptions {
   /// What a method leaves of the plans, for each variant and mesh (those of the first
   /// variant come first); empty for everything.
   std::vector<sharding::PlanFilter> filters;
-  /// What a filter may look at beside the ops of a stage, so that stages that it
-  /// treats differently do not share a solution; or no two stages are alike.
-  DescribeValue describe;
-  bool allDiffer = false;
   /// Where solved stages are kept from search to search, or null; and what decides
   /// them beside their ops, their mesh and these options.
   std::shared_ptr<const StageStore> store;
@@ -81,18 +95,21 @@ struct StageCostOptions {
   std::vector<std::string> pinKeys;
 };
 
+/// Runs work on several threads. The error is that of the first number that has one.
+llvm::Error forAll(mlir::MLIRContext *context, size_t count,
+                   llvm::function_ref<llvm::Error(size_t)> work);
+
 class StageCosts {
 public:
-  /// `variants` are other ways to write the same layers (with rematerialization, say):
-  /// for each the ops of every layer. `views[i]` are the views of submesh i, as indices
-  /// into `meshes`.
-  StageCosts(mlir::MLIRContext *context, std::vector<LayerOps> variants,
+  /// `variants` are other ways to write the same layers (with rematerialization, say).
+  /// `views[i]` are the views of submesh i, as indices into `meshes`.
+  StageCosts(mlir::MLIRContext *context, std::vector<std::shared_ptr<const KnownLayers>> variants,
              std::vector<cost::LogicalMesh> meshes, std::vector<llvm::SmallVector<unsigned>> views,
              StageCostOptions options);
 
   /// Solves that the clock ended: on a faster machine they might have found more.
   unsigned numTimedOut() const;
-  unsigned numLayers() const { return variants.front().size(); }
+  unsigned numLayers() const { return variants.front()->ranges.numLayers(); }
   /// Stages that could be asked for, those among them that differ, problems that were
   /// stated, and solutions that served another stage.
   size_t numPossible() const;
@@ -116,11 +133,16 @@ public:
   /// From now on stages share the memory of their mesh: the part of one with so many micro-batches
   /// in flight. The name is that of the function, for the store.
   void shareMemory(std::function<double(int64_t inFlight)> partOf, std::string name);
+  /// Runs work on the context's threads.
+  void forEach(size_t count, llvm::function_ref<void(size_t)> work) const;
   unsigned numVariants() const { return variants.size(); }
   /// The least bytes of all layers together in a variant on a mesh, as bounds have them.
   LayerBounds::Bytes leastBytes(unsigned variant, unsigned mesh) const {
     return bounds->sumOf(variant * meshes.size() + mesh, 0, numLayers()).least;
   }
+
+  /// Of all layers one after another, each on whichever of the meshes is the fastest for it.
+  double leastSeconds(llvm::ArrayRef<unsigned> meshesOfViews) const;
 
   /// A choice of the DP, with so many micro-batches in flight.
   struct Request {
@@ -238,6 +260,9 @@ private:
   }
   void forgetAnswers();
   sharding::IntraOpOptions intraOpOptions(unsigned way) const;
+  const WrittenLayers &layersOf(unsigned variant) const {
+    return settled ? *settled : *variants[variant];
+  }
   sharding::StageView viewOf(unsigned lo, unsigned hi, unsigned way) const;
   /// Of the problem of a chosen point.
   sharding::IntraOpOptions intraOpOptions(unsigned id, const sharding::StageView &view) const;
@@ -264,7 +289,6 @@ private:
   bool canImprove(const Run &run, unsigned way, int64_t inFlight) const;
   llvm::Expected<bool> improve(Run &run, unsigned rangeClass, unsigned way, int64_t inFlight) const;
   int slotOf(Run &run, std::shared_ptr<sharding::StagePoint> point) const;
-  llvm::Error forAll(size_t count, llvm::function_ref<llvm::Error(size_t)> work) const;
   void forgetProblems();
   void remember();
   void addLevel(int64_t inFlight);
@@ -283,12 +307,11 @@ private:
   llvm::ArrayRef<HandedValue> handedBy(unsigned variant, unsigned layer);
 
   mlir::MLIRContext *context;
-  std::vector<LayerOps> variants;
-  std::shared_ptr<sharding::OpTable> table; // Of their ops.
+  std::vector<std::shared_ptr<const KnownLayers>> variants;
+  std::optional<WrittenLayers> settled; // All of them, once a plan is written.
   std::vector<cost::LogicalMesh> meshes;
   std::vector<llvm::SmallVector<unsigned>> views;
   StageCostOptions options;
-  std::vector<LayerRangeEquivalence> classesOf;        // By variant.
   std::vector<unsigned> classes;                       // By lo and hi, of all variants together.
   std::vector<std::pair<unsigned, unsigned>> examples; // A run of each class.
   std::vector<std::vector<unsigned>> parts;            // Classes of each class by variant.

@@ -41,22 +41,37 @@ llvm::Expected<sharding::PlanFilter> StepVariant::freeFilter(llvm::StringRef met
   return roles ? sharding::makeFilter(method, *roles, mesh) : sharding::PlanFilter();
 }
 
-func::FuncOp stage::cloneRematerialized(func::FuncOp main, llvm::ArrayRef<bool> layers,
-                                        const KeptOps *kept) {
-  func::FuncOp clone = main.clone();
-  clone.setPrivate();
-  SymbolTable(main->getParentOp()).insert(clone, std::next(main->getIterator()));
+void StepVariant::know(bool allDiffer) {
+  DescribeValue describe;
+  if (roles)
+    describe = [this](Value value, std::vector<uint64_t> &words) {
+      words.push_back(uint64_t(roles->of(value)));
+      words.push_back(roles->batchDims(value));
+      words.push_back(roles->expertDims(value));
+    };
+  known = std::make_shared<KnownLayers>(layers.opsOfLayer, describe, allDiffer);
+}
+
+func::FuncOp stage::cloneMain(func::FuncOp main) {
+  func::FuncOp copy = main.clone();
+  copy.setPrivate();
+  SymbolTable(main->getParentOp()).insert(copy, std::next(main->getIterator()));
+  return copy;
+}
+
+void stage::rematerializeCopy(func::FuncOp main, func::FuncOp copy, llvm::ArrayRef<bool> layers,
+                              const KeptOps *kept) {
   KeptOps here;
   if (kept)
-    for (auto [op, copy] : llvm::zip_equal(main.front(), clone.front()))
+    for (auto [op, mine] : llvm::zip_equal(main.front(), copy.front()))
       if (kept->contains(&op))
-        here.insert(&copy);
-  rematerializeLayers(clone, layers, kept ? &here : nullptr);
-  return clone;
+        here.insert(&mine);
+  rematerializeLayers(copy, layers, kept ? &here : nullptr);
 }
 
 RematerializationSavings stage::findSavings(func::FuncOp main, unsigned numLayers) {
-  func::FuncOp all = cloneRematerialized(main, llvm::SmallVector<bool>(numLayers, true));
+  func::FuncOp all = cloneMain(main);
+  rematerializeCopy(main, all, llvm::SmallVector<bool>(numLayers, true));
   std::vector<int64_t> before = keptBytes(main, numLayers), after = keptBytes(all, numLayers);
   all.erase();
   RematerializationSavings savings;

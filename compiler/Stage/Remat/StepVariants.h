@@ -12,6 +12,7 @@
 
 #include "compiler/Sharding/Methods/ConstraintPins.h"
 #include "compiler/Sharding/Methods/Methods.h"
+#include "compiler/Stage/Costs/StageCosts.h"
 #include "compiler/Stage/Layers/StepLayers.h"
 #include "compiler/Stage/Remat/Rematerialize.h"
 
@@ -26,7 +27,10 @@ struct StepVariant {
   std::optional<sharding::MethodRoles> roles; // None for the method "auto".
   std::optional<sharding::ConstraintPins> pins;
   std::vector<sharding::PlanFilter> filters; // For each mesh; empty for everything.
+  std::shared_ptr<const KnownLayers> known;  // Null before `know`.
 
+  /// Finds which ranges of layers are alike; `allDiffer` says that none are.
+  void know(bool allDiffer);
   /// What the method leaves on a mesh, without the program's sharding constraints.
   llvm::Expected<sharding::PlanFilter> freeFilter(llvm::StringRef method,
                                                   const cost::LogicalMesh &mesh) const;
@@ -45,10 +49,11 @@ struct RematerializationSavings {
 };
 RematerializationSavings findSavings(mlir::func::FuncOp main, unsigned numLayers);
 
-/// A copy of @main with these layers computed again, beside it in its module; `kept` are ops of
-/// @main.
-mlir::func::FuncOp cloneRematerialized(mlir::func::FuncOp main, llvm::ArrayRef<bool> layers,
-                                       const KeptOps *kept = nullptr);
+/// A copy of @main beside it in its module.
+mlir::func::FuncOp cloneMain(mlir::func::FuncOp main);
+/// Has a copy of @main compute these layers again; `kept` are ops of @main.
+void rematerializeCopy(mlir::func::FuncOp main, mlir::func::FuncOp copy,
+                       llvm::ArrayRef<bool> layers, const KeptOps *kept = nullptr);
 
 } // namespace alpa::stage
 

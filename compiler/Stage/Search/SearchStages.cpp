@@ -98,17 +98,19 @@ public:
 
 } // namespace
 
-static std::vector<LayerOps> opsOf(llvm::ArrayRef<const StepVariant *> variants) {
-  std::vector<LayerOps> ops;
+static std::vector<std::shared_ptr<const KnownLayers>>
+layersOf(llvm::ArrayRef<const StepVariant *> variants) {
+  std::vector<std::shared_ptr<const KnownLayers>> layers;
   for (const StepVariant *variant : variants)
-    ops.push_back(variant->layers.opsOfLayer);
-  return ops;
+    layers.push_back(variant->known);
+  return layers;
 }
 
 StageAttempt::StageAttempt(const SearchSetup &setup, std::vector<const StepVariant *> given,
                            bool ignoresMemory)
     : setup(setup), variants(std::move(given)), ignoresMemory(ignoresMemory),
-      costs(setup.context, opsOf(variants), setup.space.meshes, setup.space.views, makeOptions()),
+      costs(setup.context, layersOf(variants), setup.space.meshes, setup.space.views,
+            makeOptions()),
       // What is sent between layers does not depend on what is computed again within them.
       timer(setup.cluster, setup.problem, variants.front()->layers, costs),
       search(costs, timer, makeProblem(), setup.gap) {}
@@ -122,16 +124,6 @@ StageCostOptions StageAttempt::makeOptions() const {
   if (const auto &pins = variants.front()->pins; !pins->empty())
     for (const cost::LogicalMesh &mesh : setup.space.meshes)
       options.pinKeys.push_back(pins->keyOn(mesh.shape));
-  if (variants.front()->roles)
-    options.describe = [this](Value value, std::vector<uint64_t> &words) {
-      auto function = value.getParentRegion()->getParentOfType<func::FuncOp>();
-      for (const StepVariant *variant : variants)
-        if (variant->function == function) {
-          words.push_back(uint64_t(variant->roles->of(value)));
-          words.push_back(variant->roles->batchDims(value));
-          words.push_back(variant->roles->expertDims(value));
-        }
-    };
   return options;
 }
 
@@ -532,11 +524,20 @@ private:
   func::FuncOp main;
   unsigned timedOutSolves = 0;
   size_t solvedLayers = 0; // By all attempts.
-  llvm::Error addAgain(const SearchSetup &setup, ArrayRef<bool> layers,
-                       std::optional<KeptOps> kept = std::nullopt);
+  /// Layers to compute again, and of them what is kept, which is found when it is asked for.
+  struct Recomputation {
+    ArrayRef<bool> layers;
+    std::function<std::optional<KeptOps>()> findKept = nullptr;
+  };
+  llvm::Error addAgain(const SearchSetup &setup, ArrayRef<Recomputation> ways);
+  std::optional<KeptOps> findCut(const SearchSetup &setup, ArrayRef<bool> layers) const;
+  llvm::Expected<std::shared_ptr<StepVariant>>
+  readVariant(func::FuncOp function, ArrayRef<cost::LogicalMesh> meshes) const;
   llvm::Expected<std::unique_ptr<StageAttempt>>
   attemptEach(const SearchSetup &setup, std::vector<const StepVariant *> variants);
   bool offloads() const { return offload == "activations"; }
+  /// What the method does to a stage depends on all of the step.
+  bool allDiffer() const { return method == "heuristic" || method == "manual"; }
 
   /// The step as it is written, and in other ways: with layers computed again, or with `offload`
   /// all ways, with activations in the hosts' memory.
@@ -698,10 +699,11 @@ static int64_t mostInFlight(ArrayRef<const ScheduleInfo *> schedules, unsigned n
 llvm::Error AlpaSearchStagesPass::tryKeptProducts(const SearchSetup &setup, ArrayRef<bool> layers,
                                                   std::unique_ptr<StageAttempt> &best) {
   constexpr double kWorth = 0.01; // Less may be lost to what the compiler makes of it.
-  if (setup.tried.stagesPerMesh || setup.options.allDiffer)
+  if (setup.tried.stagesPerMesh || allDiffer())
     return llvm::Error::success();
   if (!withProducts) {
-    if (llvm::Error error = addAgain(setup, layers, findKeptProducts(main)))
+    if (llvm::Error error =
+            addAgain(setup, Recomputation{layers, [&] { return findKeptProducts(main); }}))
       return error;
     withProducts = again.back().variant;
   }
@@ -754,19 +756,16 @@ AlpaSearchStagesPass::searchWays(const SearchSetup &setup) {
     return attempt(setup, {plain.get()});
   if (!hasAgain) { // Both kinds of schedules have the same.
     hasAgain = true;
-    if (llvm::Error error = addAgain(setup, savings.layers))
-      return std::move(error);
+    std::vector<Recomputation> ways{{savings.layers}};
     if (mayKeepProducts) {
-      cost::CostModel device(setup.space.meshes.front());
-      for (KeptOps &kept : findCuts(main, savings.layers, device, /*mostCuts=*/1))
-        if (llvm::Error error = addAgain(setup, savings.layers, std::move(kept)))
-          return std::move(error);
-      if (!withProducts) {
-        if (llvm::Error error = addAgain(setup, savings.layers, findKeptProducts(main)))
-          return std::move(error);
-        withProducts = again.back().variant;
-      }
+      ways.push_back({savings.layers, [&] { return findCut(setup, savings.layers); }});
+      if (!withProducts)
+        ways.push_back({savings.layers, [&] { return findKeptProducts(main); }});
     }
+    if (llvm::Error error = addAgain(setup, ways))
+      return std::move(error);
+    if (mayKeepProducts && !withProducts)
+      withProducts = again.back().variant;
   }
   std::vector<const StepVariant *> variants{plain.get()};
   for (const Again &way : again)
@@ -777,9 +776,8 @@ AlpaSearchStagesPass::searchWays(const SearchSetup &setup) {
 llvm::Expected<std::unique_ptr<StageAttempt>>
 AlpaSearchStagesPass::attemptEach(const SearchSetup &setup,
                                   std::vector<const StepVariant *> variants) {
-  if (!setup.options.allDiffer)
+  if (!allDiffer()) // Or how the others are written matters.
     return attempt(setup, std::move(variants));
-  // What such a method does to a stage depends on how the others are written.
   llvm::Expected<std::unique_ptr<StageAttempt>> best = attempt(setup, {variants.front()});
   for (const StepVariant *variant : llvm::drop_begin(variants)) {
     if (!best)
@@ -797,20 +795,16 @@ llvm::Expected<std::unique_ptr<StageAttempt>>
 AlpaSearchStagesPass::searchOffloaded(const SearchSetup &setup, ArrayRef<bool> layers) {
   if (again.empty()) {
     SmallVector<bool> none(setup.problem.numLayers, false);
-    std::vector<std::pair<ArrayRef<bool>, std::optional<KeptOps>>> ways;
-    if (llvm::is_contained(layers, true)) {
-      ways.emplace_back(layers, std::nullopt);
-      cost::CostModel device(setup.space.meshes.front());
-      for (KeptOps &kept : findCuts(main, layers, device, /*mostCuts=*/1))
-        ways.emplace_back(layers, std::move(kept));
-      ways.emplace_back(layers, findKeptProducts(main));
-      ways.emplace_back(layers, findHostCut(main, layers, device));
-    } else {
-      ways.emplace_back(none, std::nullopt);
-    }
-    for (auto &[computed, kept] : ways)
-      if (llvm::Error error = addAgain(setup, computed, std::move(kept)))
-        return std::move(error);
+    std::vector<Recomputation> ways{{none}};
+    if (llvm::is_contained(layers, true))
+      ways = {{layers},
+              {layers, [&] { return findCut(setup, layers); }},
+              {layers, [&] { return findKeptProducts(main); }},
+              {layers, [&] {
+                 return findHostCut(main, layers, cost::CostModel(setup.space.meshes.front()));
+               }}};
+    if (llvm::Error error = addAgain(setup, ways))
+      return std::move(error);
   }
   auto isOnHost = [](Operation &op) { return op.hasAttr(attr::offloaded); };
   if (llvm::none_of(again, [&](const Again &way) {
@@ -824,19 +818,48 @@ AlpaSearchStagesPass::searchOffloaded(const SearchSetup &setup, ArrayRef<bool> l
   return attemptEach(setup, std::move(variants));
 }
 
-llvm::Error AlpaSearchStagesPass::addAgain(const SearchSetup &setup, ArrayRef<bool> layers,
-                                           std::optional<KeptOps> kept) {
-  func::FuncOp function = cloneRematerialized(main, layers, kept ? &*kept : nullptr);
-  if (offloads())
-    offloadActivations(function, SmallVector<bool>(layers.size(), true));
+std::optional<KeptOps> AlpaSearchStagesPass::findCut(const SearchSetup &setup,
+                                                     ArrayRef<bool> layers) const {
+  cost::CostModel device(setup.space.meshes.front());
+  std::vector<KeptOps> cuts = findCuts(main, layers, device, /*mostCuts=*/1);
+  return cuts.empty() ? std::nullopt : std::optional<KeptOps>(std::move(cuts.front()));
+}
+
+llvm::Error AlpaSearchStagesPass::addAgain(const SearchSetup &setup, ArrayRef<Recomputation> ways) {
+  std::vector<func::FuncOp> functions;
+  for (size_t i = 0; i < ways.size(); ++i)
+    functions.push_back(cloneMain(main));
+  std::vector<std::optional<Again>> found(ways.size());
+  llvm::Error error = forAll(&getContext(), ways.size(), [&](size_t i) -> llvm::Error {
+    const auto &[layers, findKept] = ways[i];
+    std::optional<KeptOps> kept = findKept ? findKept() : std::nullopt;
+    if (findKept && !kept)
+      return llvm::Error::success(); // There is no such way.
+    rematerializeCopy(main, functions[i], layers, kept ? &*kept : nullptr);
+    if (offloads())
+      offloadActivations(functions[i], SmallVector<bool>(layers.size(), true));
+    auto variant = readVariant(functions[i], setup.space.meshes);
+    if (!variant)
+      return variant.takeError();
+    found[i] = {std::move(*variant), SmallVector<bool>(layers), std::move(kept)};
+    return llvm::Error::success();
+  });
+  for (auto [function, way] : llvm::zip_equal(functions, found))
+    if (way)
+      again.push_back(std::move(*way));
+    else
+      function.erase();
+  return error;
+}
+
+llvm::Expected<std::shared_ptr<StepVariant>>
+AlpaSearchStagesPass::readVariant(func::FuncOp function, ArrayRef<cost::LogicalMesh> meshes) const {
   llvm::Expected<std::unique_ptr<StepVariant>> variant =
-      StepVariant::read(function, method, setup.space.meshes);
-  if (!variant) {
-    function.erase();
+      StepVariant::read(function, method, meshes);
+  if (!variant)
     return variant.takeError();
-  }
-  again.push_back({std::move(*variant), SmallVector<bool>(layers), std::move(kept)});
-  return llvm::Error::success();
+  (*variant)->know(allDiffer());
+  return std::move(*variant);
 }
 
 /// Of the views of a submesh, those that hold the most of the program's sharding constraints:
@@ -1122,27 +1145,24 @@ llvm::Error AlpaSearchStagesPass::run() {
   options.wantsParts = schedule == "auto" || // Which orders split phases in the end.
                        llvm::any_of(setup.tried.schedules,
                                     [](const ScheduleInfo *info) { return info->splitsBackward; });
-  // These depend on all of the step.
-  options.allDiffer = method == "heuristic" || method == "manual";
   options.methodKey = method;
-  if (!options.allDiffer)
+  if (!allDiffer())
     options.known = std::make_shared<SolvedRuns>();
-  if (!cacheDir.empty() && !options.allDiffer) {
+  if (!cacheDir.empty() && !allDiffer()) {
     llvm::Expected<std::shared_ptr<StageStore>> store = StageStore::open(cacheDir);
     if (!store)
       return fail(prefixError("cache-dir: ", store.takeError(), ErrorCode::Method));
     options.store = *store;
   }
 
-  llvm::Expected<std::unique_ptr<StepVariant>> variant =
-      StepVariant::read(main, method, setup.space.meshes);
+  llvm::Expected<std::shared_ptr<StepVariant>> variant = readVariant(main, setup.space.meshes);
   if (!variant)
     return fail(variant.takeError());
   plain = std::move(*variant);
   llvm::Expected<std::unique_ptr<StageAttempt>> best = searchSchedules(setup);
   if (!best)
     return best.takeError();
-  if (schedule == "auto" && pipeline != "intra-only" && !options.allDiffer && !isNear &&
+  if (schedule == "auto" && pipeline != "intra-only" && !allDiffer() && !isNear &&
       !setup.space.manual && !hasBarrier(main) && (*best)->fits())
     if (llvm::Error error = tryVirtualStages(setup, *best))
       return error;
@@ -1162,7 +1182,7 @@ llvm::Error AlpaSearchStagesPass::run() {
     return fail(explainVirtualInfeasible((*free)->found, problem, virtualTried));
   }
   // The least that is needed is what layers that are computed again need.
-  if (!(*best)->hasPlan() && !again.empty() && !options.allDiffer)
+  if (!(*best)->hasPlan() && !again.empty() && !allDiffer())
     best = attempt(setup, {again.front().variant.get()});
   if (!best)
     return best.takeError();

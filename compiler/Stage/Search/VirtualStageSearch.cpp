@@ -103,6 +103,30 @@ int64_t VirtualStageSearch::numDevices(const Meshes &meshes) const {
   return sum;
 }
 
+llvm::ArrayRef<int64_t> VirtualStageSearch::inFlightOf(const VirtualStageProblem &cut,
+                                                       const schedule::ScheduleInfo &schedule) {
+  std::vector<int64_t> &inFlight = flights[{&schedule, cut.numMeshes, cut.stagesPerMesh}];
+  if (!inFlight.empty())
+    return inFlight;
+  std::vector<int64_t> meshOf;
+  for (unsigned stage = 0; stage < cut.numStages(); ++stage)
+    meshOf.push_back(cut.meshOf(stage));
+  // Seconds decide at most which of a mesh's stages keep more.
+  StageTimes even;
+  even.forwardSeconds = even.backwardWeightSeconds = 1;
+  even.backwardSeconds = 2;
+  std::vector<StageTimes> times(cut.numStages(), even);
+  std::vector<FlightBytes> one(cut.numStages(), {1, 1});
+  for (const StageFlights &held :
+       countFlights(orderPipeline(schedule, times, problem.numMicroBatches, meshOf, {}, {}, {},
+                                  [&](size_t count, llvm::function_ref<void(size_t)> work) {
+                                    costs.forEach(count, work);
+                                  }),
+                    one))
+    inFlight.push_back(std::max<int64_t>(1, held.bytes));
+  return inFlight;
+}
+
 VirtualStageProblem VirtualStageSearch::makeProblem(const Meshes &meshes,
                                                     const StageSearchSpace &tried,
                                                     const StageRule &rule) {
@@ -119,18 +143,7 @@ VirtualStageProblem VirtualStageSearch::makeProblem(const Meshes &meshes,
     if (!problem.memoryBytes.empty())
       cut.memoryBytes.push_back(problem.memoryBytes[submesh]);
   }
-  std::vector<int64_t> meshOf;
-  for (unsigned stage = 0; stage < cut.numStages(); ++stage)
-    meshOf.push_back(cut.meshOf(stage));
-  // Seconds decide at most which of a mesh's stages keep more.
-  StageTimes even;
-  even.forwardSeconds = even.backwardWeightSeconds = 1;
-  even.backwardSeconds = 2;
-  std::vector<StageTimes> times(cut.numStages(), even);
-  std::vector<FlightBytes> one(cut.numStages(), {1, 1});
-  for (const StageFlights &flights : countFlights(
-           orderPipeline(*tried.schedules.front(), times, problem.numMicroBatches, meshOf), one))
-    cut.inFlight.push_back(std::max<int64_t>(1, flights.bytes));
+  cut.inFlight = inFlightOf(cut, *tried.schedules.front());
   cut.choices = [this, meshes, rule](unsigned lo, unsigned hi, unsigned mesh,
                                      unsigned view) -> llvm::ArrayRef<StageChoice> {
     llvm::ArrayRef<unsigned> views = space.views[meshes[mesh]];
@@ -411,10 +424,12 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
     return std::move(error);
   FoundPlan best;
   std::optional<VirtualStageProblem> bestCut;
-  // Of all stages, on meshes of a shape: fewer of them are no faster.
+  // Of all stages, on meshes of a shape: fewer of them are no faster. Near a plan from before its
+  // own stages speak for all.
   std::map<unsigned, double> leastSums;
   double allDevicesSeconds = std::numeric_limits<double>::infinity();
   for (const Meshes &meshes : listMeshes(tried.stagesPerMesh)) {
+    const double least = costs.leastSeconds(space.views[meshes.front()]);
     if (meshes.size() == 1 && mostSeconds < std::numeric_limits<double>::infinity())
       continue; // All of a step on one mesh is one program.
     for (const StageRule &rule : tried.rules) {
@@ -423,8 +438,9 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
       // No step is faster than what its busiest mesh does.
       double mostStep = std::min(best.timed.stepSeconds, mostSeconds);
       double most = mostStep / double(problem.numMicroBatches);
-      if (auto sum = leastSums.find(meshes.front());
-          sum != leastSums.end() && !rule && sum->second / double(meshes.size()) >= most)
+      auto known = leastSums.find(meshes.front());
+      double sum = known == leastSums.end() || rule ? least : std::max(least, known->second);
+      if (sum / double(meshes.size()) >= most)
         continue;
       VirtualStageProblem cut = makeProblem(meshes, tried, rule);
       cut.mostSeconds = most;
@@ -433,8 +449,8 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
       llvm::Expected<VirtualStagePlan> found = search(cut, meshes, tried, mostStep, leastSum);
       if (!found)
         return found.takeError();
-      double &known = leastSums[meshes.front()];
-      known = std::max(known, leastSum);
+      double &leastOfShape = leastSums[meshes.front()];
+      leastOfShape = std::max(leastOfShape, leastSum);
       if (found->stages.empty())
         continue;
       double before = best.timed.stepSeconds;

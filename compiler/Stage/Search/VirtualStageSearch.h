@@ -41,6 +41,9 @@ private:
   int64_t numDevices(const Meshes &meshes) const;
   VirtualStageProblem makeProblem(const Meshes &meshes, const StageSearchSpace &tried,
                                   const StageRule &rule);
+  /// Micro-batches that each stage keeps while an order of the schedule runs.
+  llvm::ArrayRef<int64_t> inFlightOf(const VirtualStageProblem &cut,
+                                     const schedule::ScheduleInfo &schedule);
   void shareMemory(const VirtualStageProblem &cut, const Meshes &meshes);
   double leastStepSeconds(const VirtualStageProblem &cut, llvm::ArrayRef<VirtualStage> stages,
                           bool splitsBackward) const;
@@ -64,6 +67,9 @@ private:
   const StageDpProblem &problem;
   double gap;
   size_t mostWork = 0;
+  /// By schedule, meshes and stages on each.
+  std::map<std::tuple<const schedule::ScheduleInfo *, unsigned, unsigned>, std::vector<int64_t>>
+      flights;
 };
 
 } // namespace alpa::stage

@@ -112,11 +112,12 @@ private:
 
   /// The fewest seconds of layers on any view of a mesh, and of a stage and those after it.
   void findRest() {
-    unsigned row = numLayers + 1;
+    // Every other stage has a layer at least.
+    unsigned row = numLayers + 1, most = numLayers - numStages + 1;
     fastest.assign(size_t(problem.numMeshes) * numLayers * row, kInfinity);
     for (unsigned mesh = 0; mesh < problem.numMeshes; ++mesh)
       for (unsigned lo = 0; lo < numLayers; ++lo)
-        for (unsigned hi = lo + 1; hi <= numLayers; ++hi)
+        for (unsigned hi = lo + 1; hi <= std::min(lo + most, numLayers); ++hi)
           for (unsigned view = 0; view < problem.numViews; ++view)
             for (const StageChoice &choice : problem.choices(lo, hi, mesh, view))
               fastest[(size_t(mesh) * numLayers + lo) * row + hi] =

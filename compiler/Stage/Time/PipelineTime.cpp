@@ -34,7 +34,8 @@ static schedule::ScheduleProblem problemOf(llvm::ArrayRef<StageTimes> stages,
 PipelineOrder stage::orderPipeline(const schedule::ScheduleInfo &schedule,
                                    llvm::ArrayRef<StageTimes> stages, int64_t numMicroBatches,
                                    llvm::ArrayRef<int64_t> meshOf, std::vector<double> limits,
-                                   std::vector<double> keptParts, std::vector<double> sizes) {
+                                   std::vector<double> keptParts, std::vector<double> sizes,
+                                   schedule::ForEach forEach) {
   schedule::ScheduleProblem problem = problemOf(stages, numMicroBatches, meshOf);
   // Steps without backward runs have one schedule, whatever is asked for (alpa-build-schedule).
   bool isForwardOnly =
@@ -44,6 +45,7 @@ PipelineOrder stage::orderPipeline(const schedule::ScheduleInfo &schedule,
   problem.limits = std::move(limits);
   problem.keptParts = std::move(keptParts);
   problem.sizes = std::move(sizes);
+  problem.forEach = std::move(forEach);
   llvm::Expected<std::vector<schedule::StepList>> lists = schedule::scheduleSteps(
       isForwardOnly ? *schedule::findSchedule("inference") : schedule, problem);
   if (!lists) {

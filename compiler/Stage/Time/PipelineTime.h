@@ -29,12 +29,13 @@ struct PipelineOrder {
 };
 
 /// `meshOf` gives the mesh of each stage, a mesh each if it is empty. For schedules that
-/// look for an order by themselves `limits`, `keptParts` and `sizes` are those of
+/// look for an order by themselves `limits`, `keptParts`, `sizes` and `forEach` are those of
 /// ScheduleProblem.
 PipelineOrder orderPipeline(const schedule::ScheduleInfo &schedule,
                             llvm::ArrayRef<StageTimes> stages, int64_t numMicroBatches,
                             llvm::ArrayRef<int64_t> meshOf = {}, std::vector<double> limits = {},
-                            std::vector<double> keptParts = {}, std::vector<double> sizes = {});
+                            std::vector<double> keptParts = {}, std::vector<double> sizes = {},
+                            schedule::ForEach forEach = nullptr);
 
 /// The most micro-batches of a stage at a time, from the beginning of the forward run
 /// to the end of the backward run, or of its input part; and from the beginning of
