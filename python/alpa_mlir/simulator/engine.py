@@ -59,26 +59,24 @@ class FairShares:
 
         With `share_links=False` every pair of meshes has links of its own.
         """
-        self.loads: list[dict[str, float]] = []
-        for route in routes:
-            if share_links:
-                self.loads.append(
-                    {
-                        use.link: use.bytes / use.bandwidth / route.flow_seconds
-                        for use in route.links
-                        if route.flow_seconds > 0
-                    }
-                )
-            else:
-                self.loads.append({f"link from {route.pair[0]} to {route.pair[1]}": 1.0})
-        on_link: dict[str, list[int]] = {}
-        for number, loads in enumerate(self.loads):
-            for link in loads:
-                on_link.setdefault(link, []).append(number)
-        self.meets: list[list[int]] = [
-            sorted({other for link in loads for other in on_link[link]} - {number})
-            for number, loads in enumerate(self.loads)
-        ]
+        on_link: dict[str, dict[int, float]] = {}
+        for number, route in enumerate(routes):
+            if not share_links:
+                between = f"link from {route.pair[0]} to {route.pair[1]}"
+                on_link.setdefault(between, {})[number] = 1.0
+            elif route.flow_seconds > 0:
+                for use in route.links:
+                    load = use.bytes / use.bandwidth / route.flow_seconds
+                    on_link.setdefault(use.link, {})[number] = load
+        # Links that the same transfers load alike are full at the same time: one speaks for all.
+        alike = {tuple(loads.items()): loads for loads in on_link.values()}
+        self.loads: list[dict[int, float]] = [{} for _ in routes]
+        meets: list[set[int]] = [set() for _ in routes]
+        for link, loads in enumerate(alike.values()):
+            for number, load in loads.items():
+                self.loads[number][link] = load
+                meets[number].update(loads)
+        self.meets = [sorted(others - {number}) for number, others in enumerate(meets)]
         self._known: dict[tuple[int, ...], dict[int, float]] = {}
 
     def affected(self, number: int, flowing: Mapping[int, object]) -> list[int]:
@@ -458,12 +456,17 @@ def plan_routes(plan: Plan, cluster: Cluster) -> tuple[Route, ...]:
         before = network if same else Network(planned)
     else:
         before = None
-    return tuple(_route(info, network, before) for info in plan.reshards)
-
-
-def _route(info: ReshardInfo, network: Network, before: Network | None) -> Route:
-    size = item_bytes(info.source.dtype)
     bandwidths = dict(zip(network.names, network.bandwidths, strict=True))
+    return tuple(_route(info, network, bandwidths, before) for info in plan.reshards)
+
+
+def _route(
+    info: ReshardInfo,
+    network: Network,
+    bandwidths: Mapping[str, float],
+    before: Network | None,
+) -> Route:
+    size = item_bytes(info.source.dtype)
     links = tuple(
         LinkUse(name, bandwidths[name], count)
         for name, count in network.link_bytes(info.steps, size).items()

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -548,6 +549,19 @@ def _check_sources(info: ReshardInfo, held: Mapping[int, Box]) -> None:
             raise ValueError(f"{where}: the device holds {box_text(shard)} only")
 
 
+# Many devices and reshards have equal ones.
+@lru_cache(maxsize=1 << 16)
+def _add_up(boxes: tuple[Box, ...]) -> tuple[int, tuple[int, int] | None]:
+    """Elements of boxes, and the first two of them that overlap."""
+    overlaps = (
+        (j, i)
+        for i, box in enumerate(boxes)
+        for j, other in enumerate(boxes[:i])
+        if intersect(box, other) is not None
+    )
+    return sum(map(box_elements, boxes)), next(overlaps, None)
+
+
 def _check_targets(
     info: ReshardInfo,
     tiles: Sequence[PlacedTile],
@@ -560,13 +574,10 @@ def _check_targets(
                 f"tile {number} goes to device {tile.device}, which is in neither of the meshes"
             )
     for device, own in target_tiles(info.steps, tiles, wanted).items():
-        for i, number in enumerate(own):
-            for other in own[:i]:
-                if intersect(tiles[number].box, tiles[other].box) is not None:
-                    raise ValueError(
-                        f"tiles {other} and {number} bring device {device} the same elements"
-                    )
-        found = sum(box_elements(tiles[number].box) for number in own)
+        found, overlap = _add_up(tuple(tiles[number].box for number in own))
+        if overlap is not None:
+            other, number = (own[i] for i in overlap)
+            raise ValueError(f"tiles {other} and {number} bring device {device} the same elements")
         if found != box_elements(wanted[device]):
             raise ValueError(
                 f"brings {found} of {box_elements(wanted[device])} elements of "
