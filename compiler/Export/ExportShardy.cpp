@@ -2,6 +2,7 @@
 
 #include "compiler/Analysis/PartSizes.h"
 #include "compiler/Analysis/PlainOps.h"
+#include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Export/AttributeJson.h"
 #include "compiler/Export/Passes.h"
 #include "compiler/Spmd/OpSplit.h"
@@ -138,6 +139,8 @@ private:
     if (split && failed(addMesh(stage, annotations)))
       return failure();
     for (auto function : stage.getOps<func::FuncOp>()) {
+      if (split)
+        suitPartitioner(function);
       if (split && (failed(annotateSignature(function, mesh, annotations)) ||
                     failed(constrainBody(function, mesh, annotations))))
         return failure();
@@ -148,6 +151,54 @@ private:
       });
     }
     return success();
+  }
+
+  /// What XLA's partitioner gets wrong, or ends the process for, written in other ways.
+  static void suitPartitioner(func::FuncOp function) {
+    function.walk([](Operation *op) {
+      if (auto sort = dyn_cast<stablehlo::SortOp>(op)) {
+        auto type = cast<RankedTensorType>(sort->getOperand(0).getType());
+        if (auto dim = static_cast<int64_t>(sort.getDimension()); dim < 0)
+          sort.setDimension(dim + type.getRank());
+      } else if (isa<stablehlo::GatherOp, stablehlo::ScatterOp>(op)) {
+        OpOperand &indices = op->getOpOperand(
+            isa<stablehlo::GatherOp>(op) ? 1 : cast<stablehlo::ScatterOp>(op).getInputs().size());
+        widenIndices(op, indices);
+      } else if (auto reduce = dyn_cast<stablehlo::ReduceOp>(op)) {
+        addInitialOnce(reduce);
+      }
+    });
+  }
+
+  static void widenIndices(Operation *op, OpOperand &indices) {
+    auto element =
+        cast<IntegerType>(cast<RankedTensorType>(indices.get().getType()).getElementType());
+    if (element.getWidth() >= 32)
+      return;
+    analysis::PlainOps ops(op);
+    indices.set(ops.convert(indices.get(), ops.builder.getI32Type()));
+  }
+
+  /// Or each device of those that share the sum adds the initial value.
+  static void addInitialOnce(stablehlo::ReduceOp op) {
+    std::optional<analysis::Reducer> reducer = analysis::reducerOf(op.getBody());
+    if (!reducer || op->getNumResults() != 1)
+      return;
+    Value initial = op.getInitValues()[0];
+    if (analysis::isNeutral(initial, *reducer))
+      return;
+    analysis::PlainOps ops(op);
+    auto type = cast<RankedTensorType>(op->getResult(0).getType());
+    Type element = type.getElementType();
+    Value neutral = stablehlo::ConstantOp::create(
+        ops.builder, op.getLoc(), cast<ElementsAttr>(analysis::neutralOf(*reducer, element)));
+    op->setOperand(1, neutral);
+    ops.builder.setInsertionPointAfter(op);
+    Value all = ops.broadcast(initial, type.getShape(), {});
+    Value sum = ops.binary(analysis::nameOf(*reducer, element), op->getResult(0), all);
+    if (Attribute shardings = op->getAttr(attr::shardings))
+      sum.getDefiningOp()->setAttr(attr::shardings, shardings);
+    op->getResult(0).replaceAllUsesExcept(sum, sum.getDefiningOp());
   }
 
   LogicalResult addMesh(ModuleOp stage, Annotations &annotations) {
@@ -233,7 +284,7 @@ private:
       }
       FailureOr<bool> isManual = false;
       if (auto convolution = dyn_cast<stablehlo::ConvolutionOp>(op))
-        isManual = exportGroups(convolution, mesh, annotations, known);
+        isManual = exportConvolution(convolution, mesh, annotations, known);
       else if (isa<stablehlo::CustomCallOp, MapOp>(op))
         isManual = exportCall(&op, mesh, annotations, known);
       else if (isa<GroupedDotOp, GroupedSumOp>(op))
@@ -292,35 +343,30 @@ private:
     return success();
   }
 
-  /// XLA's partitioner takes some convolutions of split groups for dots and computes
-  /// something else, others it gathers. Each device convolves its groups by itself.
-  FailureOr<bool> exportGroups(stablehlo::ConvolutionOp op, MeshAttr mesh, Annotations &annotations,
-                               llvm::DenseMap<Value, ShardingAttr> &known) {
-    auto numbers = op.getDimensionNumbers();
-    auto made = normal(cast<ShardingAttr>(op->getAttrOfType<ArrayAttr>(attr::shardings)[0]), mesh);
-    ShardingAttr image = known.lookup(op.getLhs()), kernel = known.lookup(op.getRhs());
-    auto axesOf = [](ShardingAttr sharding, int64_t dim) {
-      return ArrayRef<unsigned>(sharding.getSpec().dims[dim]);
-    };
-    // One strategy is looked for: groups and examples split, nothing summed.
-    if (op.getFeatureGroupCount() == 1 || !image || !kernel)
-      return false;
-    SmallVector<unsigned, 2> groups(axesOf(made, numbers.getOutputFeatureDimension()));
-    SmallVector<unsigned, 2> batch(axesOf(made, numbers.getOutputBatchDimension()));
-    ShardingSpec images = ShardingSpec::replicated(image.getSpec().dims.size()), kernels = images,
-                 results = images;
-    images.dims[numbers.getInputFeatureDimension()] = groups;
-    images.dims[numbers.getInputBatchDimension()] = batch;
-    kernels.dims[numbers.getKernelOutputFeatureDimension()] = groups;
-    results.dims[numbers.getOutputFeatureDimension()] = groups;
-    results.dims[numbers.getOutputBatchDimension()] = batch;
-    int64_t pieces = 1;
-    for (unsigned axis : groups)
-      pieces *= mesh.getShape()[axis];
-    if (groups.empty() || op.getFeatureGroupCount() % pieces != 0 || image.getSpec() != images ||
-        kernel.getSpec() != kernels || made.getSpec() != results)
-      return false;
-    return exportManually(op, {images, kernels}, {results}, mesh, annotations, known);
+  /// XLA's partitioner computes something else of some convolutions: of patches that one axis
+  /// splits and output features that another one does, or of gradients of grouped weights where an
+  /// axis repeats what others share. Each device convolves its part by itself.
+  FailureOr<bool> exportConvolution(stablehlo::ConvolutionOp op, MeshAttr mesh,
+                                    Annotations &annotations,
+                                    llvm::DenseMap<Value, ShardingAttr> &known) {
+    std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
+    ShardingSpec operands[] = {specOf(op.getLhs(), mesh, known), specOf(op.getRhs(), mesh, known)};
+    auto made = cast<ShardingAttr>(op->getAttrOfType<ArrayAttr>(attr::shardings)[0]);
+    ShardingSpec result = normal(made, mesh).getSpec();
+    llvm::Expected<spmd::OpSplit> read =
+        spmd::readSplit(*rule, operands, result, {}, mesh.getShape());
+    spmd::OpSplit split;
+    if (read) {
+      split = std::move(*read);
+    } else { // What a constant would be is left to propagation.
+      llvm::consumeError(read.takeError());
+      split = spmd::nearestSplit(op, *rule, operands, ArrayRef(result), {}, mesh.getShape());
+    }
+    if (split.results[0] != result)
+      return op->emitError("no strategy of the convolution has these shardings");
+    if (!split.summedAxes.empty())
+      return exportTerms(op, split, mesh, annotations, known);
+    return exportManually(op, split.operands, split.results, mesh, annotations, known);
   }
 
   /// How the plan makes the operands of an op. Constants and the like are left to propagation, but

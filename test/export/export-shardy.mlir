@@ -107,6 +107,60 @@ module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0,
 
 // -----
 
+// Any convolution is: here devices have terms of a sum over the features of the input.
+// CHECK-LABEL: func.func @features(
+// CHECK: %[[M:.*]] = sdy.manual_computation(%{{.*}}) in_shardings=[<@mesh, [{}, {}, {"x"}]>, <@mesh, [{}, {"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}, {}, {}]>]
+// CHECK: stablehlo.convolution{{.*}} -> tensor<4x4x16xf32>
+// CHECK: stablehlo.reduce(%[[M]] {{.*}} across dimensions = [0] : (tensor<2x4x4x16xf32>
+module {
+module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]>} {
+  func.func @features(%x: tensor<4x8x6xf32> {alpa.sharding = #alpa.sharding<[R, R, S0]>, alpa.value = 0 : i64},
+                      %k: tensor<5x6x16xf32> {alpa.sharding = #alpa.sharding<[R, S0, R]>, alpa.value = 1 : i64})
+      -> (tensor<4x4x16xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 2 : i64}) {
+    %0 = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {}
+        {alpa.shardings = [#alpa.sharding<[R, R, R]>], batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+        : (tensor<4x8x6xf32>, tensor<5x6x16xf32>) -> tensor<4x4x16xf32>
+    return %0 : tensor<4x4x16xf32>
+  }
+}
+}
+
+// -----
+
+// An initial value is added once, a dimension of a sort is counted from the front, and indices
+// have 32 bits or more.
+// CHECK-LABEL: func.func @written_otherwise(
+// CHECK: %[[ZERO:.*]] = stablehlo.constant dense<0.000000e+00>
+// CHECK: stablehlo.reduce(%arg0 init: %[[ZERO]])
+// CHECK: %[[INITIAL:.*]] = stablehlo.broadcast_in_dim %arg1
+// CHECK: stablehlo.add %{{.*}}, %[[INITIAL]]
+// CHECK: "stablehlo.sort"{{.*}}dimension = 0
+// CHECK: %[[INDICES:.*]] = stablehlo.convert %arg2 : (tensor<3x1xi8>) -> tensor<3x1xi32>
+// CHECK: "stablehlo.gather"(%{{.*}}, %[[INDICES]])
+module {
+module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [2, 2], devices = [0, 1, 2, 3]>} {
+  func.func @written_otherwise(%x: tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[S0, R]>, alpa.value = 0 : i64},
+                               %i: tensor<f32> {alpa.sharding = #alpa.sharding<[]>, alpa.value = 1 : i64},
+                               %n: tensor<3x1xi8> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 2 : i64})
+      -> (tensor<8xf32> {alpa.sharding = #alpa.sharding<[R]>, alpa.value = 3 : i64},
+          tensor<4x8xf32> {alpa.sharding = #alpa.sharding<[R, S0]>, alpa.value = 4 : i64},
+          tensor<3x8xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 5 : i64}) {
+    %0 = stablehlo.reduce(%x init: %i) applies stablehlo.add across dimensions = [0]
+        {alpa.shardings = [#alpa.sharding<[R]>]} : (tensor<4x8xf32>, tensor<f32>) -> tensor<8xf32>
+    %1 = "stablehlo.sort"(%x) <{dimension = -2 : i64, is_stable = true}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %3 = stablehlo.compare GT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %3 : tensor<i1>
+    }) {alpa.shardings = [#alpa.sharding<[R, S0]>]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+    %2 = "stablehlo.gather"(%x, %n) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 8>}>
+        {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<4x8xf32>, tensor<3x1xi8>) -> tensor<3x8xf32>
+    return %0, %1, %2 : tensor<8xf32>, tensor<4x8xf32>, tensor<3x8xf32>
+  }
+}
+}
+
+// -----
+
 // A call of fused attention runs on each device's examples and heads, and says so in its
 // configuration.
 // CHECK-LABEL: func.func @attention(

@@ -129,7 +129,9 @@ def jit(
     specs = [
         None if i in STATIC else _specs(ARGUMENTS, NAMES[i], given[i]) for i in range(len(NAMES))
     ]
-    shapes = jax.eval_shape(of_dynamic, *(given[i] for i in dynamic))
+    traced, shapes = jax.make_jaxpr(of_dynamic, return_shape=True)(*(given[i] for i in dynamic))
+    if len(DEVICES) > 1:
+        _check_convolutions(traced.jaxpr)
     return Step(
         jax.jit(
             call,
@@ -139,6 +141,23 @@ def jit(
             **options,
         )
     )
+
+
+def _check_convolutions(jaxpr: Any) -> None:
+    """XLA's partitioner gets gradients of these wrong where devices repeat what others do."""
+    for eqn in jaxpr.eqns:
+        groups = (eqn.params.get(f"{kind}_group_count", 1) for kind in ("feature", "batch"))
+        if eqn.primitive.name == "conv_general_dilated" and max(groups) > 1:
+            raise ValueError(
+                "the step has convolutions with groups, which XLA's partitioner computes wrongly "
+                "for some shardings: run the plan by alpa_mlir, or write them without groups"
+            )
+        for value in jax.tree.leaves(
+            list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
+        ):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                _check_convolutions(inner)
 
 
 class Step:

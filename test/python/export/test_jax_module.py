@@ -197,6 +197,28 @@ def test_a_step_stands_for_its_plan(tmp_path):
             export_plan(wrong, "jax")
 
 
+def test_convolutions_with_groups_are_refused(tmp_path):
+    """XLA's partitioner gets gradients of their weights wrong, here twice as large."""
+    dims = ("NHWC", "HWIO", "NHWC")
+
+    def step(kernel, x):
+        def loss(kernel):
+            def layer(x, _):
+                y = jax.lax.conv_general_dilated(
+                    x, kernel, (1, 1), "SAME", dimension_numbers=dims, feature_group_count=4
+                )
+                return jnp.sin(y), None
+
+            return jnp.mean(jax.lax.scan(layer, x, length=2)[0] ** 2)
+
+        return kernel - jax.grad(loss)(kernel)
+
+    given = jnp.ones((3, 3, 1, 4)), jnp.ones((4, 8, 8, 4))
+    module = module_of(planned(step, *given, method=Zero3Parallel()).plan, tmp_path)
+    with pytest.raises(ValueError, match="convolutions with groups"):
+        module.jit(step, *given)
+
+
 def test_pipelines_are_refused(tmp_path, capsys):
     model = zoo.get("mlp")
     method = PipeshardParallel(submeshes=[(1, 4), (1, 4)])

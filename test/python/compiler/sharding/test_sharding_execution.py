@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import alpa_mlir
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import zoo
@@ -40,3 +41,47 @@ def test_step_equals_single_device(name: str, mesh_shape: tuple[int, ...]) -> No
         want, got = np.asarray(want), np.asarray(got)
         # Adam turns gradients that are zero but for rounding into steps of 1e-3.
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-6 + 1e-5 * np.abs(want).max())
+
+
+def convolve(x, kernel, **groups):
+    dims = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=dims, **groups)
+
+
+def separable(params, x):
+    """Fewer examples than devices, so that some of these repeat what others do."""
+    x = jnp.sin(convolve(x, params["kernel"], feature_group_count=4))
+    return jnp.mean((x @ params["mix"]) ** 2)
+
+
+def patches(params, x):
+    """Where one axis splits the image and another one the features."""
+    dims = ("NHWC", "HWIO", "NHWC")
+    x = jax.lax.conv_general_dilated(x, params["patch"], (2, 2), "VALID", dimension_numbers=dims)
+    return jnp.mean(jnp.sin(x) ** 2)
+
+
+def grouped_examples(params, x):
+    return jnp.mean(jnp.sin(convolve(x, params["wide"], batch_group_count=2)) ** 2)
+
+
+@pytest.mark.parametrize("loss", [separable, patches, grouped_examples])
+@pytest.mark.parametrize("method", ["data-parallel", "zero-3", "megatron"])
+def test_convolutions(method, loss) -> None:
+    def step(params, x):
+        value, gradients = jax.value_and_grad(loss)(params, x)
+        return jax.tree.map(lambda p, g: p - g, params, gradients), value
+
+    keys = iter(jax.random.split(jax.random.key(0), 5))
+    shapes = {"kernel": (3, 3, 1, 8), "mix": (8, 8), "patch": (2, 2, 4, 8), "wide": (3, 3, 4, 8)}
+    params = {name: jax.random.normal(next(keys), shape) for name, shape in shapes.items()}
+    x = jax.random.normal(next(keys), (4, 8, 8, 4))
+    planned = alpa_mlir.parallelize(
+        step,
+        cluster=round_figures(8),
+        method=ShardParallel(method=method, mesh_shape=(2, 4)),
+        donate_state=False,
+    )
+    expected = jax.tree.leaves(jax.jit(step)(params, x))
+    for want, got in zip(expected, jax.tree.leaves(planned(params, x)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)

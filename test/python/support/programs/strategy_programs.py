@@ -1,4 +1,5 @@
-"""Runs programs of one device, many of them in one XLA program, on virtual devices."""
+"""Runs programs of one device, or of all that XLA partitions, many of them in one XLA program, on
+virtual devices."""
 
 from __future__ import annotations
 
@@ -18,12 +19,16 @@ from source_paths import BUILD
 OPT = BUILD / "bin" / "alpa-opt"
 Spec = tuple[tuple[int, ...], ...]  # For each dimension the mesh axes that split it, major first.
 EXPAND = ("--alpa-expand-kernels", "--alpa-expand-maps", "--alpa-expand-grouped-dots")
-PASSES = ("--alpa-insert-reshards", "--alpa-verify-sharding", "--alpa-lower-to-collectives")
+RESHARD = ("--alpa-insert-reshards", "--alpa-verify-sharding")
+COLLECTIVES = (*RESHARD, "--alpa-lower-to-collectives", *EXPAND)
+#: XLA's partitioner makes the programs of the devices.
+SHARDY = (*RESHARD, "--alpa-export-shardy", *EXPAND)
 
 
 @dataclass(frozen=True)
 class Program:
-    """A function of one device, and how whole tensors are cut into its arguments and results."""
+    """A function of one device, and how whole tensors are cut into its arguments and results; or a
+    function of whole tensors with Shardy's annotations, `mesh` that of them."""
 
     label: str
     text: str  # `func.func private @NAME..`, where NAME stands for the function's name.
@@ -31,6 +36,9 @@ class Program:
     result_types: tuple[str, ...]
     arg_specs: tuple[Spec, ...]
     result_specs: tuple[Spec, ...]
+    mesh: str = ""
+    arg_marks: tuple[str, ...] = ()
+    result_marks: tuple[str, ...] = ()
 
 
 def opt(text: str, *passes: str) -> str:
@@ -47,21 +55,21 @@ def parse_spec(text: str) -> Spec:
     return tuple(tuple(int(c) for c in dim.strip()[1:]) for dim in inner.split(",") if dim.strip())
 
 
-def programs(text: str) -> list[Program]:
-    """The per-device programs of the strategies in a module (`alpa-test-apply-strategies`)."""
+def programs(text: str, passes: Sequence[str] = COLLECTIVES) -> list[Program]:
+    """The programs of the strategies in a module (`alpa-test-apply-strategies`)."""
     ir: Any = mlir.ir
     found: list[Program] = []
     with mlir.make_ir_context() as context:
         context.allow_unregistered_dialects = True
-        module = ir.Module.parse(opt(text, *PASSES, *EXPAND))
+        module = ir.Module.parse(opt(text, *passes))
         for part in module.body.operations:
-            function = part.operation.regions[0].blocks[0].operations[0].operation
+            *mesh, function = part.operation.regions[0].blocks[0].operations
             name = part.operation.attributes["sym_name"].value
-            found.append(program(name, function))
+            found.append(program(name, function.operation, "".join(map(str, mesh))))
     return found
 
 
-def program(label: str, function: Any) -> Program:
+def program(label: str, function: Any, mesh: str = "") -> Program:
     """One function with its shardings, without the attributes that XLA does not know."""
     ir: Any = mlir.ir
 
@@ -70,8 +78,14 @@ def program(label: str, function: Any) -> Program:
             return tuple(() for _ in types)
         return tuple(parse_spec(str(entry["alpa.sharding"])) for entry in function.attributes[name])
 
+    def marks(name: str) -> tuple[str, ...]:
+        if not mesh or name not in function.attributes:
+            return ()
+        return tuple(str(entry["sdy.sharding"]) for entry in function.attributes[name])
+
     kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     arg_specs, result_specs = specs("arg_attrs", kind.inputs), specs("res_attrs", kind.results)
+    arg_marks, result_marks = marks("arg_attrs"), marks("res_attrs")
     for name in ("arg_attrs", "res_attrs"):
         if name in function.attributes:
             del function.attributes[name]
@@ -85,7 +99,9 @@ def program(label: str, function: Any) -> Program:
     function.attributes["sym_name"] = ir.StringAttr.get("NAME")
     function.attributes["sym_visibility"] = ir.StringAttr.get("private")
     types = [tuple(str(t) for t in side) for side in (kind.inputs, kind.results)]
-    return Program(label, str(function), types[0], types[1], arg_specs, result_specs)
+    return Program(
+        label, str(function), *types, arg_specs, result_specs, mesh, arg_marks, result_marks
+    )
 
 
 def coordinates(mesh: Sequence[int]) -> list[tuple[int, ...]]:
@@ -152,25 +168,40 @@ def execute(
 
     `inputs` has for each program and argument the parts of all devices, in order.
     """
-    text, body, args, results = "", "", [], []
+    mesh_text = batch[0].mesh
+    text, body, args, results = mesh_text, "", [], []
+
+    def marked(type_: str, marks: Sequence[str], number: int) -> str:
+        return f"{type_} {{sdy.sharding = {marks[number]}}}" if marks else type_
+
     for number, item in enumerate(batch):
         text += re.sub(r"@NAME\b", f"@p{number}", item.text) + "\n"
         names = [f"%a{number}_{i}" for i in range(len(item.arg_types))]
-        args += [f"{n}: {t}" for n, t in zip(names, item.arg_types, strict=True)]
+        args += [
+            f"{n}: {marked(t, item.arg_marks, i)}"
+            for i, (n, t) in enumerate(zip(names, item.arg_types, strict=True))
+        ]
         kind = f"({', '.join(item.arg_types)}) -> ({', '.join(item.result_types)})"
         count = f":{len(item.result_types)}" if len(item.result_types) != 1 else ""
         body += f"%r{number}{count} = func.call @p{number}({', '.join(names)}) : {kind}\n"
         for i, type_ in enumerate(item.result_types):
-            results.append((f"%r{number}#{i}" if count else f"%r{number}", type_))
-    types = ", ".join(t for _, t in results)
+            name = f"%r{number}#{i}" if count else f"%r{number}"
+            results.append((name, type_, marked(type_, item.result_marks, i)))
+    types = ", ".join(t for _, t, _ in results)
     text += (
-        f"func.func public @main({', '.join(args)}) -> ({types}) {{\n{body}"
-        f"return {', '.join(n for n, _ in results)} : {types}\n}}"
+        f"func.func public @main({', '.join(args)}) -> ({', '.join(m for *_, m in results)}) {{\n"
+        f"{body}"
+        f"return {', '.join(n for n, *_ in results)} : {types}\n}}"
     )
     devices = jax.devices("cpu")[:num_devices]
     options = xla_client.CompileOptions()
-    options.num_replicas = num_devices
-    options.executable_build_options.debug_options.xla_backend_optimization_level = 0
+    build = options.executable_build_options
+    if mesh_text:
+        build.num_partitions = options.num_partitions = num_devices
+        build.use_spmd_partitioning = build.use_shardy_partitioner = True
+    else:
+        options.num_replicas = num_devices
+    build.debug_options.xla_backend_optimization_level = 0
     client: Any = devices[0].client
     text = decompose_ragged_dots(text)
     loaded = client.compile_and_load(text, xla_client.DeviceList(tuple(devices)), options)
