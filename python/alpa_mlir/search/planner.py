@@ -46,6 +46,9 @@ Progress = Callable[[int, int, str], None]
 CandidatesOf = Callable[[Method, bool, WarmStart | None], "Candidates"]
 
 
+_TOP_LEVEL_COMMA = re.compile(r",(?![^{}]*\})")
+
+
 class StepModules:
     """A traced step behind the passes that make it ready for searches, each run once for all
     searches that want it.
@@ -59,6 +62,9 @@ class StepModules:
         self._annotated = annotated
         self._imported: dict[str, Module] = {}
         self._split: dict[tuple[str, str], Module | MicroBatchError] = {}
+        # Behind the first of the layer passes, for the last number of micro-batches: ways to write
+        # a step differ in the others.
+        self._begun: dict[tuple[str, ...], Module] = {}
 
     def get(self, import_passes: str, layer_passes: str) -> Module:
         """The module, which is to be cloned before it is changed.
@@ -72,13 +78,28 @@ class StepModules:
                 module = Module(self._traced.text, self._traced.signature.name)
                 self._imported[import_passes] = module.annotate(self._annotated).run(import_passes)
             try:
-                self._split[key] = self._imported[import_passes].clone().run(layer_passes)
+                self._split[key] = self._run(self._imported[import_passes], *key)
             except MicroBatchError as error:
                 self._split[key] = error
         found = self._split[key]
         if isinstance(found, MicroBatchError):
             raise found
         return found
+
+    def _run(self, imported: Module, import_passes: str, layer_passes: str) -> Module:
+        passes = _TOP_LEVEL_COMMA.split(layer_passes)
+        known = import_passes, passes[0]
+        if any(begun[:2] != known for begun in self._begun):
+            self._begun.clear()
+        module = imported
+        for count in (1, 2):
+            done = import_passes, *passes[:count]
+            if done not in self._begun:
+                self._begun[done] = module.clone().run(passes[count - 1])
+            module = self._begun[done]
+            if passes[count - 1].startswith("alpa-pad-dimensions") and not module.padded():
+                return self.get(import_passes, ",".join(passes[: count - 1] + passes[count:]))
+        return module.clone().run(",".join(passes[2:])) if passes[2:] else module
 
 
 class Found:
