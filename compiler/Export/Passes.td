@@ -16,6 +16,12 @@ def AlpaExportShardy : Pass<"alpa-export-shardy", "mlir::ModuleOp"> {
     elementwise results that are split like all their operands are left to
     propagation. Axes of size 1 are dropped.
 
+    Calls of kernels, grouped products and convolutions become an
+    `sdy.manual_computation`: the partitioner does not know what calls compute, and
+    computes some convolutions wrongly. Reductions with an initial value, sorts of
+    dimensions that are counted from the back, and narrow indices are written in
+    ways that it gets right (docs/decisions/0070).
+
     Before:
     ```mlir
     module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>} {

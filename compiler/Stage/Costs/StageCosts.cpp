@@ -261,7 +261,8 @@ llvm::Error StageCosts::answer(Run &run, unsigned rangeClass, unsigned way,
 }
 
 llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
-  llvm::Expected<std::vector<Request>> requests = priceLayers(all);
+  WantedCurves curves;
+  llvm::Expected<std::vector<Request>> requests = priceLayers(all, curves);
   if (!requests)
     return requests.takeError();
   std::map<std::pair<unsigned, unsigned>, std::set<int64_t>> wanted;
@@ -278,29 +279,41 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
   }
   struct Job {
     std::pair<unsigned, unsigned> key;
-    const std::set<int64_t> *inFlight;
-    Run *run;
-    bool isSolved; // Or else the store knew it.
+    llvm::MutableArrayRef<WantedCurve> curves;
+    std::set<int64_t> inFlight;
+    Run *run = nullptr;
+    bool isSolved = false; // Or else the store knew it.
   };
-  std::vector<Job> jobs;
+  std::map<std::pair<unsigned, unsigned>, Job> jobOf;
+  for (auto &[key, list] : curves)
+    jobOf[key].curves = list;
   for (auto &[key, inFlight] : wanted)
-    if (!inFlight.empty()) {
-      jobs.push_back({key, &inFlight, &runs[key], false});
-      jobs.back().run->usedAt = ++clock;
-    }
+    if (!inFlight.empty())
+      jobOf[key].inFlight = std::move(inFlight);
+  std::vector<Job> jobs;
+  for (auto &[key, job] : jobOf) {
+    job.key = key;
+    job.run = &runs[key];
+    job.run->usedAt = ++clock;
+    jobs.push_back(std::move(job));
+  }
   // Large ones first, so that all threads end together.
   llvm::sort(jobs, [&](const Job &a, const Job &b) {
     auto size = [&](const Job &job) {
       auto [lo, hi] = examples[job.key.first];
-      return (hi - lo) * job.inFlight->size();
+      return (hi - lo) * (job.inFlight.size() + job.curves.size());
     };
     return std::make_pair(size(b), a.key) < std::make_pair(size(a), b.key);
   });
   llvm::Error error = forAll(context, jobs.size(), [&](size_t i) -> llvm::Error {
     auto [rangeClass, way] = jobs[i].key;
     Run &run = *jobs[i].run;
-    restore(run, rangeClass, way);
-    for (int64_t inFlight : llvm::reverse(*jobs[i].inFlight)) {
+    if (!jobs[i].curves.empty())
+      if (llvm::Error error = traceCurves(run, rangeClass, way, jobs[i].curves))
+        return error;
+    if (!jobs[i].inFlight.empty())
+      restore(run, rangeClass, way);
+    for (int64_t inFlight : llvm::reverse(jobs[i].inFlight)) {
       if (run.answers.count(inFlight))
         continue;
       Timer timer(run.solveSeconds);
@@ -316,8 +329,13 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
     count(run);
     return llvm::Error::success();
   });
+  if (error)
+    return error;
+  takeCurves(curves);
   solvedCount += llvm::count_if(jobs, [](const Job &job) { return job.isSolved; });
   for (const Job &job : jobs) {
+    if (job.inFlight.empty())
+      continue;
     auto [lo, hi] = examples[job.key.first];
     solvedLayers += job.isSolved ? hi - lo : 0;
     for (const auto &[inFlight, answer] : job.run->answers)
@@ -325,7 +343,7 @@ llvm::Error StageCosts::solve(llvm::ArrayRef<Request> all) {
     touch(job.key.first, job.key.second);
   }
   forgetProblems();
-  return error;
+  return llvm::Error::success();
 }
 
 bool StageCosts::canImprove(const Run &run, unsigned way, int64_t inFlight) const {
@@ -1062,18 +1080,11 @@ llvm::Error StageCosts::askFor(llvm::ArrayRef<Request> requests) {
   return ask(ways);
 }
 
-/// Solves the single layers that requests rest on, or traces their price curves, where these are
-/// not known. Returns the requests for which there is nothing to do.
+/// Solves the single layers that requests rest on, or lists their price curves, by class and way,
+/// where these are not known. Returns the requests for which there is nothing to do.
 llvm::Expected<std::vector<StageCosts::Request>>
-StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
-  constexpr double kTolerance = 0.003;
-  constexpr unsigned kMostSolves = 10;
-  struct Wanted {
-    unsigned layer, index;
-    std::shared_ptr<PriceCurve> curve;
-  };
-  std::map<std::pair<unsigned, unsigned>, std::vector<Wanted>> wanted; // By class and way.
-  std::set<std::array<unsigned, 3>> seen;                              // Way, kind and index.
+StageCosts::priceLayers(llvm::ArrayRef<Request> requests, WantedCurves &curves) {
+  std::set<std::array<unsigned, 3>> seen; // Way, kind and index.
   std::vector<Request> asked, others;
   llvm::copy_if(requests, std::back_inserter(asked),
                 [&](const Request &request) { return isAsked[wayOf(request.id)]; });
@@ -1091,44 +1102,43 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
           continue;
         isReady = false;
         if (seen.insert({way, layerKinds[variantOf(way)][layer], index}).second)
-          wanted[{classOfLayer(layer), way}].push_back({layer, index, nullptr});
+          curves[{classOfLayer(layer), way}].push_back({layer, index, nullptr});
       }
     }
     if (isReady)
       others.push_back(request);
   }
-  std::vector<std::pair<std::pair<unsigned, unsigned>, std::vector<Wanted>>> jobs(wanted.begin(),
-                                                                                  wanted.end());
-  for (const auto &[key, list] : jobs)
-    runs[key].usedAt = ++clock;
+  return others;
+}
+
+llvm::Error StageCosts::traceCurves(Run &run, unsigned rangeClass, unsigned way,
+                                    llvm::MutableArrayRef<WantedCurve> curves) const {
+  constexpr double kTolerance = 0.003;
+  constexpr unsigned kMostSolves = 10;
   StageProblem::Effort effort{std::min(options.workLimit, kLayerWork), options.timeLimitSeconds,
                               kLayerGap};
-  llvm::Error error = forAll(context, jobs.size(), [&](size_t i) -> llvm::Error {
-    auto [rangeClass, way] = jobs[i].first;
-    Run &run = runs.find(jobs[i].first)->second;
-    if (llvm::Error error = state(run, rangeClass, way))
-      return error;
-    for (Wanted &one : jobs[i].second) {
-      const auto &uncounted = variants[variantOf(way)]->ranges.countedBelow(one.layer);
-      StageUsage usage = run.problem->stateUsage(uncounted);
-      usage.add(run.problem->activationUsage(uncounted), bounds->inFlightOf(one.index));
-      llvm::Expected<PriceCurve> curve = tracePriceCurve(*run.problem, usage, run.free, kTolerance,
-                                                         kMostSolves, effort, run.points);
-      if (!curve)
-        return curve.takeError();
-      one.curve = std::make_shared<PriceCurve>(std::move(*curve));
-      run.layers.at(variants[variantOf(way)]->ranges.countingOf(one.layer))
-          .curves[bounds->inFlightOf(one.index)] = one.curve;
-      run.isNew = true;
-    }
-    count(run);
-    return llvm::Error::success();
-  });
-  if (error)
-    return std::move(error);
+  if (llvm::Error error = state(run, rangeClass, way))
+    return error;
+  for (WantedCurve &one : curves) {
+    const auto &uncounted = variants[variantOf(way)]->ranges.countedBelow(one.layer);
+    StageUsage usage = run.problem->stateUsage(uncounted);
+    usage.add(run.problem->activationUsage(uncounted), bounds->inFlightOf(one.index));
+    llvm::Expected<PriceCurve> curve =
+        tracePriceCurve(*run.problem, usage, run.free, kTolerance, kMostSolves, effort, run.points);
+    if (!curve)
+      return curve.takeError();
+    one.curve = std::make_shared<PriceCurve>(std::move(*curve));
+    run.layers.at(variants[variantOf(way)]->ranges.countingOf(one.layer))
+        .curves[bounds->inFlightOf(one.index)] = one.curve;
+    run.isNew = true;
+  }
+  return llvm::Error::success();
+}
+
+void StageCosts::takeCurves(const WantedCurves &curves) {
   std::set<unsigned> changed;
-  for (const auto &[key, list] : jobs)
-    for (const Wanted &one : list) {
+  for (const auto &[key, list] : curves)
+    for (const WantedCurve &one : list) {
       unsigned way = key.second;
       for (unsigned layer : layersLike(one.layer, way))
         bounds->setCurve(way, layer, one.index, one.curve);
@@ -1138,8 +1148,6 @@ StageCosts::priceLayers(llvm::ArrayRef<Request> requests) {
     bounds->update(way);
     touchAll(way);
   }
-  forgetProblems();
-  return others;
 }
 
 //===----------------------------------------------------------------------===//

@@ -282,7 +282,17 @@ private:
   llvm::Error ask(const std::set<unsigned> &ways);
   llvm::Error askFor(llvm::ArrayRef<Request> requests);
   void boundOtherVariants(unsigned way);
-  llvm::Expected<std::vector<Request>> priceLayers(llvm::ArrayRef<Request> requests);
+  /// A price curve of a single layer, null until it is traced.
+  struct WantedCurve {
+    unsigned layer, index;
+    std::shared_ptr<PriceCurve> curve;
+  };
+  using WantedCurves = std::map<std::pair<unsigned, unsigned>, std::vector<WantedCurve>>;
+  llvm::Expected<std::vector<Request>> priceLayers(llvm::ArrayRef<Request> requests,
+                                                   WantedCurves &curves);
+  llvm::Error traceCurves(Run &run, unsigned rangeClass, unsigned way,
+                          llvm::MutableArrayRef<WantedCurve> curves) const;
+  void takeCurves(const WantedCurves &curves);
   llvm::Error state(Run &run, unsigned rangeClass, unsigned way) const;
   llvm::Error countExposed(Run &run) const;
   llvm::Error answer(Run &run, unsigned rangeClass, unsigned way, int64_t inFlight) const;
