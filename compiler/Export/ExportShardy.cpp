@@ -285,6 +285,8 @@ private:
       FailureOr<bool> isManual = false;
       if (auto convolution = dyn_cast<stablehlo::ConvolutionOp>(op))
         isManual = exportConvolution(convolution, mesh, annotations, known);
+      else if (isa<stablehlo::FftOp>(op))
+        isManual = exportFft(&op, mesh, annotations, known);
       else if (isa<stablehlo::CustomCallOp, MapOp>(op))
         isManual = exportCall(&op, mesh, annotations, known);
       else if (isa<GroupedDotOp, GroupedSumOp>(op))
@@ -349,24 +351,64 @@ private:
   FailureOr<bool> exportConvolution(stablehlo::ConvolutionOp op, MeshAttr mesh,
                                     Annotations &annotations,
                                     llvm::DenseMap<Value, ShardingAttr> &known) {
+    FailureOr<spmd::OpSplit> split = splitOf(op, mesh, known);
+    if (failed(split))
+      return failure();
+    if (!split->summedAxes.empty())
+      return exportTerms(op, *split, mesh, annotations, known);
+    return exportManually(op, split->operands, split->results, mesh, annotations, known);
+  }
+
+  /// XLA for CPUs transforms tensors that lie in the order of their dimensions only, and may lay
+  /// them out as a product of parts likes them.
+  FailureOr<bool> exportFft(Operation *op, MeshAttr mesh, Annotations &annotations,
+                            llvm::DenseMap<Value, ShardingAttr> &known) {
+    FailureOr<spmd::OpSplit> split = splitOf(op, mesh, known);
+    if (failed(split))
+      return failure();
+    auto body = [&](OpBuilder &builder, ValueRange parts, TypeRange types) {
+      auto laidOut = [&](Value value) -> Value {
+        auto order = llvm::to_vector(llvm::reverse(
+            llvm::seq<int64_t>(0, cast<RankedTensorType>(value.getType()).getRank())));
+        auto count = static_cast<int64_t>(order.size());
+        Attribute layout = DenseIntElementsAttr::get(
+            RankedTensorType::get({count}, builder.getIndexType()), order);
+        OperationState state(op->getLoc(), "stablehlo.custom_call", value, value.getType());
+        state.addAttribute("call_target_name", builder.getStringAttr("LayoutConstraint"));
+        for (StringRef name : {"operand_layouts", "result_layouts"})
+          state.addAttribute(name, builder.getArrayAttr(layout));
+        return builder.create(state)->getResult(0);
+      };
+      Value operand = laidOut(parts[0]);
+      Operation *local = builder.clone(*op);
+      local->setOperands(operand);
+      local->getResult(0).setType(types[0]);
+      return SmallVector<Value>{laidOut(local->getResult(0))};
+    };
+    return exportManually(op, split->operands, split->results, mesh, annotations, known,
+                          op->getOperands(), body);
+  }
+
+  /// The strategy that the shardings of an op of one result say.
+  static FailureOr<spmd::OpSplit> splitOf(Operation *op, MeshAttr mesh,
+                                          const llvm::DenseMap<Value, ShardingAttr> &known) {
     std::optional<analysis::ShardingRule> rule = analysis::getShardingRule(op);
-    ShardingSpec operands[] = {specOf(op.getLhs(), mesh, known), specOf(op.getRhs(), mesh, known)};
+    SmallVector<ShardingSpec> operands;
+    for (Value operand : op->getOperands())
+      operands.push_back(specOf(operand, mesh, known));
     auto made = cast<ShardingAttr>(op->getAttrOfType<ArrayAttr>(attr::shardings)[0]);
     ShardingSpec result = normal(made, mesh).getSpec();
     llvm::Expected<spmd::OpSplit> read =
         spmd::readSplit(*rule, operands, result, {}, mesh.getShape());
-    spmd::OpSplit split;
-    if (read) {
-      split = std::move(*read);
-    } else { // What a constant would be is left to propagation.
-      llvm::consumeError(read.takeError());
-      split = spmd::nearestSplit(op, *rule, operands, ArrayRef(result), {}, mesh.getShape());
-    }
+    if (read)
+      return std::move(*read);
+    // What a constant would be is left to propagation.
+    llvm::consumeError(read.takeError());
+    spmd::OpSplit split =
+        spmd::nearestSplit(op, *rule, operands, ArrayRef(result), {}, mesh.getShape());
     if (split.results[0] != result)
-      return op->emitError("no strategy of the convolution has these shardings");
-    if (!split.summedAxes.empty())
-      return exportTerms(op, split, mesh, annotations, known);
-    return exportManually(op, split.operands, split.results, mesh, annotations, known);
+      return op->emitError("no strategy of the op has these shardings");
+    return split;
   }
 
   /// How the plan makes the operands of an op. Constants and the like are left to propagation, but

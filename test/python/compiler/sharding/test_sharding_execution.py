@@ -66,22 +66,40 @@ def grouped_examples(params, x):
 
 
 @pytest.mark.parametrize("loss", [separable, patches, grouped_examples])
-@pytest.mark.parametrize("method", ["data-parallel", "zero-3", "megatron"])
-def test_convolutions(method, loss) -> None:
+def check_step(loss, params, x, method) -> None:
     def step(params, x):
         value, gradients = jax.value_and_grad(loss)(params, x)
         return jax.tree.map(lambda p, g: p - g, params, gradients), value
 
-    keys = iter(jax.random.split(jax.random.key(0), 5))
-    shapes = {"kernel": (3, 3, 1, 8), "mix": (8, 8), "patch": (2, 2, 4, 8), "wide": (3, 3, 4, 8)}
-    params = {name: jax.random.normal(next(keys), shape) for name, shape in shapes.items()}
-    x = jax.random.normal(next(keys), (4, 8, 8, 4))
     planned = alpa_mlir.parallelize(
         step,
-        cluster=round_figures(8),
+        cluster="cpu-test",
         method=ShardParallel(method=method, mesh_shape=(2, 4)),
         donate_state=False,
     )
     expected = jax.tree.leaves(jax.jit(step)(params, x))
     for want, got in zip(expected, jax.tree.leaves(planned(params, x)), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", [separable, patches, grouped_examples])
+@pytest.mark.parametrize("method", ["data-parallel", "zero-3", "megatron"])
+def test_convolutions(method, loss) -> None:
+    keys = iter(jax.random.split(jax.random.key(0), 5))
+    shapes = {"kernel": (3, 3, 1, 8), "mix": (8, 8), "patch": (2, 2, 4, 8), "wide": (3, 3, 4, 8)}
+    params = {name: jax.random.normal(next(keys), shape) for name, shape in shapes.items()}
+    check_step(loss, params, jax.random.normal(next(keys), (4, 8, 8, 4)), method)
+
+
+def test_fft_between_split_products() -> None:
+    """Which XLA for CPUs would lay out so that it cannot transform them."""
+
+    def loss(params, x):
+        x = jnp.abs(jnp.fft.fft(jnp.tanh(x @ params[0]), axis=2) + 0.1) ** 2 / 4
+        return jnp.mean(jnp.tanh(x @ params[1]) ** 2)
+
+    up, down, x = (
+        jax.random.normal(jax.random.key(i), shape)
+        for i, shape in enumerate([(6, 20), (20, 8), (8, 5, 6)])
+    )
+    check_step(loss, [0.3 * up, 0.3 * down], x, "megatron")
