@@ -263,12 +263,17 @@ def _check_room(root: Path, manifest: Manifest) -> None:
 
 
 def _delete_leftovers(root: Path) -> None:
-    """What killed processes left: folders whose lock nobody holds."""
+    """What killed processes left: folders whose lock nobody holds, or that lost it as they were
+    deleted while somebody still wrote there."""
     for path in root.glob(f"{_DELETING}*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in root.glob(f"{_SAVING}*"):
         with suppress(OSError):
-            lock = os.open(path / _LOCK, os.O_RDWR)
+            try:
+                lock = os.open(path / _LOCK, os.O_RDWR)
+            except FileNotFoundError:
+                shutil.rmtree(path, ignore_errors=True)
+                continue
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path, ignore_errors=True)

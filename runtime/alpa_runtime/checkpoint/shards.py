@@ -674,7 +674,7 @@ class RemoteCopies:
                 home.ask(rank, "write_copies", self._ticket, str(folder))
                 for home, rank, _ in self._asked
             ]
-            return [reply.result() for reply in writing]
+            return _results(writing)
         except BaseException as error:
             self.drop()
             if isinstance(error, TransportError):  # Another worker is the cause.
@@ -687,6 +687,20 @@ class RemoteCopies:
         for home, rank, _ in self._asked:
             with contextlib.suppress(AlpaError):
                 home.ask(rank, "drop_copies", self._ticket)
+
+
+def _results(replies: Sequence[Any]) -> list[Any]:
+    """Those of all; the first error is raised when none of them writes any more."""
+    found: list[Any] = []
+    errors: list[AlpaError] = []
+    for reply in replies:
+        try:
+            found.append(reply.result())
+        except AlpaError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return found
 
 
 @dataclass(frozen=True)

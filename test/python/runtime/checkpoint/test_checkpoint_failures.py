@@ -23,7 +23,7 @@ from alpa_mlir import (
     restore_checkpoint,
     save_checkpoint,
 )
-from alpa_runtime.checkpoint import folders, save_restore, steps_in
+from alpa_runtime.checkpoint import folders, save_restore, shards, steps_in
 from damage import damage_json, limited
 from same_bits import check_same
 from source_paths import PYTHONPATH
@@ -266,6 +266,32 @@ def test_file_systems_without_locks(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="cannot write: Input/output error"):
         save_checkpoint(tmp_path, GOOD, step=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".saving-1-ab", "1"]
+
+
+def test_what_is_left_without_a_lock_is_deleted(tmp_path):
+    """As where somebody wrote on while the folder was deleted."""
+    (tmp_path / ".saving-1-ab" / "arrays").mkdir(parents=True)
+    save_checkpoint(tmp_path, GOOD, step=2).wait()
+    assert [p.name for p in tmp_path.iterdir()] == ["2"]
+
+
+def test_a_failed_save_waits_for_all_that_write():
+    waited = []
+
+    class Reply:
+        def __init__(self, name):
+            self.name = name
+
+        def result(self):
+            waited.append(self.name)
+            if self.name.startswith("full"):
+                raise CheckpointError(self.name)
+            return self.name
+
+    with pytest.raises(CheckpointError, match="full 1"):
+        shards._results([Reply("a"), Reply("full 1"), Reply("b"), Reply("full 2")])
+    assert waited == ["a", "full 1", "b", "full 2"]
+    assert shards._results([Reply("a"), Reply("b")]) == ["a", "b"]
 
 
 def test_errors_of_writing_leave_nothing(tmp_path, monkeypatch):
