@@ -1258,7 +1258,7 @@ llvm::Error AlpaSearchStagesPass::run() {
                                         ? ", and no faster plan was found that takes as many"
                                         : "")
                          : std::isfinite(found.allDevicesSeconds)
-                             ? "a plan that uses them is slower"
+                             ? "the best plan found that uses them is slower"
                              : "no plan that uses them was found";
   }
   outcome.stepSeconds = timed.stepSeconds;

@@ -76,7 +76,9 @@ class FairShares:
             for number, load in loads.items():
                 self.loads[number][link] = load
                 meets[number].update(loads)
-        self.meets = [sorted(others - {number}) for number, others in enumerate(meets)]
+        self.meets: list[list[int]] = [
+            sorted(others - {number}) for number, others in enumerate(meets)
+        ]
         self._known: dict[tuple[int, ...], dict[int, float]] = {}
 
     def affected(self, number: int, flowing: Mapping[int, object]) -> list[int]:

@@ -170,7 +170,7 @@ def test_idle_devices_are_said_with_what_using_them_costs(files, tmp_path, capsy
     step, used = fields["predicted"]["step_seconds"], fields["num_devices"]
     assert used < 3
     found = re.fullmatch(
-        r"(\d) of 3 devices (?:is|are) idle: a plan that uses them is slower, "
+        r"(\d) of 3 devices (?:is|are) idle: the best plan found that uses them is slower, "
         r"([\d.]+) (us|ms) a step, ([\d.]+)% more",
         fields["idle"],
     )

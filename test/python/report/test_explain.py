@@ -173,7 +173,7 @@ def test_idle_devices_are_named_with_the_reason():
     assert used < 8
     taken, whole = (plan.predicted[f"{name}step_seconds"] for name in ("", "all_devices_"))
     assert whole > taken
-    text = f"{8 - used} of 8 devices are idle: a plan that uses them is slower, "
+    text = f"{8 - used} of 8 devices are idle: the best plan found that uses them is slower, "
     assert text in plan.as_text()
     assert f"{whole / taken - 1:.1%} more" in plan.as_text()
     again = alpa_mlir.Plan.from_json(plan.to_json(), dict(plan.modules))
