@@ -139,11 +139,12 @@ private:
     if (split && failed(addMesh(stage, annotations)))
       return failure();
     for (auto function : stage.getOps<func::FuncOp>()) {
-      if (split)
+      if (split) {
         suitPartitioner(function);
-      if (split && (failed(annotateSignature(function, mesh, annotations)) ||
-                    failed(constrainBody(function, mesh, annotations))))
-        return failure();
+        if (failed(annotateSignature(function, mesh, annotations)) ||
+            failed(constrainBody(function, mesh, annotations)))
+          return failure();
+      }
       function.getBody().walk([](Operation *op) {
         for (NamedAttribute attribute : llvm::to_vector(op->getDiscardableAttrs()))
           if (attribute.getName().strref().starts_with("alpa."))

@@ -16,9 +16,9 @@ def AlpaExportShardy : Pass<"alpa-export-shardy", "mlir::ModuleOp"> {
     elementwise results that are split like all their operands are left to
     propagation. Axes of size 1 are dropped.
 
-    Calls of kernels, grouped products and convolutions become an
-    `sdy.manual_computation`: the partitioner does not know what calls compute, and
-    computes some convolutions wrongly. Reductions with an initial value, sorts of
+    Calls of kernels, grouped products, convolutions and Fourier transforms become an
+    `sdy.manual_computation`: the partitioner does not know what calls compute,
+    computes some convolutions wrongly, and asks for no layout. Reductions with an initial value, sorts of
     dimensions that are counted from the back, and narrow indices are written in
     ways that it gets right (docs/decisions/0070).
 

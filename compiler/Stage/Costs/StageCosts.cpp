@@ -948,8 +948,10 @@ llvm::Error StageCosts::boundBySingleDevices() {
   return llvm::Error::success();
 }
 
-void StageCosts::forEach(size_t count, llvm::function_ref<void(size_t)> work) const {
-  parallelFor(context, 0, count, work);
+schedule::ForEach StageCosts::forEach() const {
+  return [context = context](size_t count, llvm::function_ref<void(size_t)> work) {
+    parallelFor(context, 0, count, work);
+  };
 }
 
 double StageCosts::leastSeconds(llvm::ArrayRef<unsigned> meshesOfViews) const {

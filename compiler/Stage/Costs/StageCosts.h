@@ -133,8 +133,8 @@ public:
   /// From now on stages share the memory of their mesh: the part of one with so many micro-batches
   /// in flight. The name is that of the function, for the store.
   void shareMemory(std::function<double(int64_t inFlight)> partOf, std::string name);
-  /// Runs work on the context's threads.
-  void forEach(size_t count, llvm::function_ref<void(size_t)> work) const;
+  /// For `orderPipeline`: the context's threads.
+  schedule::ForEach forEach() const;
   unsigned numVariants() const { return variants.size(); }
   /// The least bytes of all layers together in a variant on a mesh, as bounds have them.
   LayerBounds::Bytes leastBytes(unsigned variant, unsigned mesh) const {

@@ -119,9 +119,7 @@ llvm::ArrayRef<int64_t> VirtualStageSearch::inFlightOf(const VirtualStageProblem
   std::vector<FlightBytes> one(cut.numStages(), {1, 1});
   for (const StageFlights &held :
        countFlights(orderPipeline(schedule, times, problem.numMicroBatches, meshOf, {}, {}, {},
-                                  [&](size_t count, llvm::function_ref<void(size_t)> work) {
-                                    costs.forEach(count, work);
-                                  }),
+                                  costs.forEach()),
                     one))
     inFlight.push_back(std::max<int64_t>(1, held.bytes));
   return inFlight;
@@ -429,9 +427,9 @@ llvm::Expected<FoundPlan> VirtualStageSearch::run(const StageSearchSpace &tried,
   std::map<unsigned, double> leastSums;
   double allDevicesSeconds = std::numeric_limits<double>::infinity();
   for (const Meshes &meshes : listMeshes(tried.stagesPerMesh)) {
-    const double least = costs.leastSeconds(space.views[meshes.front()]);
     if (meshes.size() == 1 && mostSeconds < std::numeric_limits<double>::infinity())
       continue; // All of a step on one mesh is one program.
+    const double least = costs.leastSeconds(space.views[meshes.front()]);
     for (const StageRule &rule : tried.rules) {
       if (costs.work() >= mostWork)
         break;

@@ -211,9 +211,8 @@ llvm::Expected<TimedPlan> PlanTimer::time(const StagePlan &plan,
   if (schedule.splitsBackward)
     findRoom(plan, problem, bytes, timed);
   std::vector<HandedSum> sums = handOver(plan, times, timed);
-  PipelineOrder order = orderPipeline(
-      schedule, times, numMicroBatches, meshOf, timed.limits, timed.keptParts, timed.sizes,
-      [&](size_t count, llvm::function_ref<void(size_t)> work) { costs.forEach(count, work); });
+  PipelineOrder order = orderPipeline(schedule, times, numMicroBatches, meshOf, timed.limits,
+                                      timed.keptParts, timed.sizes, costs.forEach());
   timed.stepSeconds =
       pipelineSeconds(order, times, numMicroBatches, meetSeconds(plan.stages, timed.devices), sums);
   timed.flights = countFlights(order, bytes);

@@ -38,8 +38,8 @@ from alpa_runtime.plan.reshard import (
     box_elements,
     box_text,
     contains,
+    first_overlap,
     held_boxes,
-    intersect,
     place_tiles,
 )
 from alpa_runtime.plan.stage import FunctionInfo
@@ -553,13 +553,7 @@ def _check_sources(info: ReshardInfo, held: Mapping[int, Box]) -> None:
 @lru_cache(maxsize=1 << 16)
 def _add_up(boxes: tuple[Box, ...]) -> tuple[int, tuple[int, int] | None]:
     """Elements of boxes, and the first two of them that overlap."""
-    overlaps = (
-        (j, i)
-        for i, box in enumerate(boxes)
-        for j, other in enumerate(boxes[:i])
-        if intersect(box, other) is not None
-    )
-    return sum(map(box_elements, boxes)), next(overlaps, None)
+    return sum(map(box_elements, boxes)), first_overlap(boxes)
 
 
 def _check_targets(

@@ -155,6 +155,20 @@ def contains(outer: Box, box: Box) -> bool:
     return all(lo <= a and b <= hi for (a, b), (lo, hi) in zip(box, outer, strict=True))
 
 
+def first_overlap(boxes: Sequence[Box]) -> tuple[int, int] | None:
+    """The places of the first two boxes that have something in common, or None.
+
+    Example:
+        >>> first_overlap([((0, 4),), ((4, 8),), ((6, 9),)])
+        (1, 2)
+    """
+    for i, box in enumerate(boxes):
+        for j, other in enumerate(boxes[:i]):
+            if intersect(box, other) is not None:
+                return j, i
+    return None
+
+
 def join(boxes: Sequence[Box]) -> Box:
     """The box that others are the parts of.
 
@@ -165,10 +179,9 @@ def join(boxes: Sequence[Box]) -> Box:
         >>> join([((0, 2), (0, 8)), ((2, 4), (0, 8))])
         ((0, 4), (0, 8))
     """
-    for i, box in enumerate(boxes):
-        for other in boxes[:i]:
-            if intersect(box, other) is not None:
-                raise ValueError(f"{box_text(other)} and {box_text(box)} overlap")
+    if (overlap := first_overlap(boxes)) is not None:
+        other, box = (boxes[i] for i in overlap)
+        raise ValueError(f"{box_text(other)} and {box_text(box)} overlap")
     whole = tuple(
         (min(b for b, _ in dim), max(e for _, e in dim)) for dim in zip(*boxes, strict=True)
     )
