@@ -321,6 +321,9 @@ def AlpaSearchStages : Pass<"alpa-search-stages", "mlir::ModuleOp"> {
     Option<"timeLimit", "time-limit", "double", /*default=*/"600",
            "Seconds for one stage, the outer bound: where it ends a solve, another search may find "
            "another plan, and `alpa.planning` says so">,
+    Option<"makesLoops", "layer-loops", "bool", /*default=*/"false",
+           "alpa-roll-layers follows: a row of a stack that a layer makes takes no memory beside "
+           "the stack">,
     Option<"explainsMisfit", "explain-misfit", "bool", /*default=*/"true",
            "If nothing fits into memory, say what is closest to it; takes another search">,
     Option<"dropPins", "drop-pins", "bool", /*default=*/"false",

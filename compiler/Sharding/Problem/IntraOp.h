@@ -62,6 +62,9 @@ struct IntraOpOptions {
   /// `microBatchesInFlight`, and temporaries. Nothing for no limit.
   std::optional<int64_t> memoryLimitBytes;
   int64_t microBatchesInFlight = 1;
+  /// Whether equal layers become a loop behind the search (alpa-roll-layers), which writes a row of
+  /// a stack where it belongs.
+  bool makesLoops = false;
   /// Where memory is a limit: how far the cost may be above the bound, as a part
   /// of it. Without, plans are proven best.
   double acceptableGap = 9e-3;

@@ -154,23 +154,28 @@ private:
     aliased.assign(values.size(), -1);
     for (auto [time, op] : llvm::enumerate(live.order)) {
       unsigned phase = static_cast<unsigned>(ops[op].phase);
-      auto use = [&, time = time](unsigned index) {
-        int64_t &first = uses[index].first[phase];
-        first = first < 0 ? time : first;
-        uses[index].last[phase] = time;
+      auto useAt = [&](int64_t at, unsigned index) {
+        int64_t &first = uses[index].first[phase], &last = uses[index].last[phase];
+        first = first < 0 ? at : std::min(first, at);
+        last = std::max(last, at);
         // Within a function, whoever reads a name reads what it is a name for.
         while (aliased[index] >= 0 &&
                opPhaseOf(values[index].value.getDefiningOp()) == static_cast<OpPhase>(phase)) {
           index = aliased[index];
-          uses[index].last[phase] = time;
+          uses[index].last[phase] = std::max(uses[index].last[phase], at);
         }
       };
+      int64_t begin = time;
+      bool areRows = joinsRows(ops[op]);
       for (unsigned operand : ops[op].operands) {
-        use(operand);
-        llvm::for_each(values[operand].reads, use); // To compute it on the fly.
+        int64_t at = areRows ? birth[operand] : int64_t(time); // Each where it is made.
+        begin = std::min(begin, at);
+        useAt(at, operand);
+        for (unsigned read : values[operand].reads) // To compute it on the fly.
+          useAt(at, read);
       }
       for (auto [number, result] : llvm::enumerate(ops[op].results)) {
-        birth[result] = time;
+        birth[result] = begin;
         aliased[result] = builder.aliasOf(ops[op], number);
       }
     }
@@ -221,6 +226,24 @@ private:
         return options.numMicroBatches;
     }
     return 1;
+  }
+
+  /// Whether the op puts rows into a stack that the layers which make them write where they belong,
+  /// as they become a loop.
+  bool joinsRows(const OpInfo &info) const {
+    auto join = llvm::dyn_cast<stablehlo::ConcatenateOp>(info.op);
+    if (!join || !options.makesLoops || join.getInputs().size() < 2)
+      return false;
+    llvm::DenseSet<int64_t> layers;
+    for (auto [row, index] : llvm::zip_equal(join.getInputs(), info.operands)) {
+      auto type = llvm::cast<RankedTensorType>(row.getType());
+      if (type.getDimSize(join.getDimension()) != 1 || birth[index] < 0 ||
+          opPhaseOf(row.getDefiningOp()) != info.phase)
+        return false;
+      if (std::optional<int64_t> layer = layerOf(row.getDefiningOp()))
+        layers.insert(*layer);
+    }
+    return 2 * layers.size() >= join.getInputs().size(); // A layer may have two.
   }
 
   int64_t timeOf(Operation *op) {

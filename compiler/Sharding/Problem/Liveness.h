@@ -32,6 +32,10 @@
 // sent), and an elementwise op or a loop that of an operand of its size that nothing
 // reads later.
 //
+// Rows that layers make for a stack are written into it where the layers become a loop
+// (IntraOpOptions::makesLoops): the stack lives from the first of them on, and they need
+// no space beside it. XLA for layers written out puts the stack together in the end.
+//
 // What a stage sends keeps its buffer until the receiver takes it, while the sender
 // goes on.
 //

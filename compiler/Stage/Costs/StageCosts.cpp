@@ -92,6 +92,7 @@ sharding::IntraOpOptions StageCosts::intraOpOptions(unsigned way) const {
   intraOp.numMicroBatches = options.numMicroBatches;
   intraOp.workLimit = options.workLimit;
   intraOp.timeLimitSeconds = options.timeLimitSeconds;
+  intraOp.makesLoops = options.makesLoops;
   if (!options.filters.empty())
     intraOp.filter = options.filters[way];
   return intraOp;
@@ -1289,7 +1290,7 @@ std::string StageCosts::nameOf(unsigned rangeClass, unsigned way) const {
      << options.memoryBytes[meshIndex(way)] << partName << "\nmicro-batches "
      << options.numMicroBatches << "\nwork " << llvm::format("%.17g", options.workLimit)
      << "\ntolerance " << llvm::format("%.17g", options.tolerance) << "\nmethod "
-     << options.methodKey;
+     << options.methodKey << (options.makesLoops ? "\nloops" : "");
   if (!options.pinKeys.empty())
     os << "\npins " << options.pinKeys[meshIndex(way)];
   return options.store->nameOf(text);

@@ -76,6 +76,7 @@ struct StageCostOptions {
   int64_t mostInFlight = 1;         // Micro-batches whose activations a stage may have to keep.
   double workLimit = 3e10;          // Of the solver for one stage, at most.
   double timeLimitSeconds = 600;    // The outer bound.
+  bool makesLoops = false;          // Of equal layers, behind the search.
   /// Up to so many solves of single layers are made at the beginning, of all views: that takes
   /// little time, and more of what is found is true from the first run of the DP on.
   size_t mostAtOnce = 256;

@@ -9,6 +9,7 @@
 #include "compiler/Stage/Passes.h"
 #include "compiler/Stage/Slice/SliceUtils.h"
 #include "dialects/Alpa/AlpaDialect.h"
+#include "dialects/StableHLO/StableHLOOps.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
@@ -56,14 +57,27 @@ struct ForwardUnits {
 
 static int64_t eqnOf(Operation *op) { return op->getAttrOfType<IntegerAttr>(attr::eqn).getInt(); }
 
+/// Whether the op takes one row of a stack of several.
+static bool takesRow(Operation *op) {
+  auto slice = dyn_cast<stablehlo::SliceOp>(op);
+  return slice &&
+         llvm::any_of(
+             llvm::zip_equal(slice.getType().getShape(), slice.getOperand().getType().getShape()),
+             [](auto sizes) { return std::get<0>(sizes) == 1 && std::get<1>(sizes) > 1; });
+}
+
 /// What the op does, whatever values it works on: where they come from differs
-/// between the blocks of a model, and so may the values of constants.
+/// between the blocks of a model, and so may the values of constants, and the
+/// rows of stacks that stay whole (on one mesh).
 static llvm::hash_code hashOp(Operation *op) {
   NamedAttrList attributes(op->getAttrDictionary());
   for (StringRef name : {attr::eqn, attr::layer, attr::stage})
     attributes.erase(name);
-  if (op->getName().getStringRef() == "stablehlo.constant")
+  if (isa<stablehlo::ConstantOp>(op))
     attributes.erase("value");
+  if (takesRow(op))
+    for (StringRef name : {"start_indices", "limit_indices"})
+      attributes.erase(name);
   llvm::hash_code hash =
       llvm::hash_combine(op->getName().getAsOpaquePointer(),
                          attributes.getDictionary(op->getContext()).getAsOpaquePointer());

@@ -290,6 +290,23 @@ private:
         slice.push_back(op);
   }
 
+  /// Readers that compute with values of the layer, or for its gradients or those of other layers.
+  /// The others only hand gradients on, such as one that makes a stack of those of all layers.
+  llvm::DenseSet<Operation *> findComputing() const {
+    llvm::DenseSet<Operation *> computing;
+    for (Operation *op : llvm::reverse(backward)) {
+      auto serves = [&](Operation *user) {
+        return computing.contains(user) || (isOfPhase(user, "backward") && layerOf(user) != layer);
+      };
+      bool isServing = llvm::any_of(op->getResults(), [&](Value result) {
+        return llvm::any_of(importer::getUsers(result), serves);
+      });
+      if (isServing || reads(op, [&](Value value) { return isForward(value); }))
+        computing.insert(op);
+    }
+    return computing;
+  }
+
   /// Puts a barrier between what the clones and the gradients start from, and
   /// themselves: nothing is computed again before the gradients are there, and no
   /// later pass finds out that it was computed before.
@@ -303,9 +320,11 @@ private:
         if (!isForward(value) && !keeps)
           values.insert(value);
       }
+    llvm::DenseSet<Operation *> computing = findComputing();
     for (Operation *op : readers)
       for (Value value : getUsedValues(op))
-        if (comesIn(value) && value.getDefiningOp()->isBeforeInBlock(start))
+        if (computing.contains(op) && comesIn(value) &&
+            value.getDefiningOp()->isBeforeInBlock(start))
           values.insert(value);
     if (values.empty())
       return;

@@ -1142,6 +1142,7 @@ llvm::Error AlpaSearchStagesPass::run() {
   options.mostInFlight = mostInFlight(setup.tried.schedules, numLayers, numMicroBatches);
   options.workLimit = workLimit;
   options.timeLimitSeconds = timeLimit;
+  options.makesLoops = makesLoops;
   options.wantsParts = schedule == "auto" || // Which orders split phases in the end.
                        llvm::any_of(setup.tried.schedules,
                                     [](const ScheduleInfo *info) { return info->splitsBackward; });

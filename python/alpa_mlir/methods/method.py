@@ -805,6 +805,7 @@ class Method(ABC):
             **({"remat": "auto"} if is_searched else {}),
             **({"remat-keeps": "auto"} if is_searched and self.remat_keeps == "auto" else {}),
             **({"offload": "activations"} if self.offloads_activations else {}),
+            **({"layer-loops": "true"} if self.layer_loops else {}),
             "mesh-axes": str(self.num_mesh_axes),
             **({"gap": str(_COARSE_GAP), "work-limit": str(_COARSE_WORK)} if coarse else {}),
             **({} if why else {"explain-misfit": "false"}),
