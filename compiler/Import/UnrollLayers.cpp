@@ -648,6 +648,30 @@ static std::optional<LoopShape> readLoopWithin(hlo::WhileOp loop, int64_t maxOps
   return readLoop(loop, maxOps / int64_t(loop.getBody().front().getOperations().size()));
 }
 
+/// The loops that may be the gradient of `loop`: of its equation, and of several those that read
+/// what it gives. Gradients of later loops may read that as well (of a decoder, say, that reads
+/// what an encoder gives). Where none has its equation, they are those that read what it gives
+/// and have the equation of no other loop.
+static SmallVector<hlo::WhileOp> gradientsOf(hlo::WhileOp loop, ArrayRef<hlo::WhileOp> forward,
+                                             ArrayRef<hlo::WhileOp> backward) {
+  auto eqnOf = [](hlo::WhileOp op) { return op->getAttr(attr::eqn); };
+  SmallVector<hlo::WhileOp> own, readers, ownReaders;
+  for (hlo::WhileOp other : backward) {
+    bool isOwn = eqnOf(other) == eqnOf(loop);
+    bool reads = llvm::any_of(getUsedValues(other),
+                              [&](Value value) { return value.getDefiningOp() == loop; });
+    bool isOfOther = llvm::any_of(
+        forward, [&](hlo::WhileOp each) { return each != loop && eqnOf(each) == eqnOf(other); });
+    if (isOwn)
+      own.push_back(other);
+    if (isOwn && reads)
+      ownReaders.push_back(other);
+    if (reads && !isOfOther)
+      readers.push_back(other);
+  }
+  return own.empty() ? readers : own.size() > 1 ? ownReaders : own;
+}
+
 /// The loops of @main that `maxOps` lets be unrolled and whose iterations are layers:
 /// they multiply what they carry by weights that they take from a stack of state, another
 /// for each iteration. A recurrence over time is none: all of its steps share the weights.
@@ -679,20 +703,10 @@ static SmallVector<LayerLoop> findLayerLoops(func::FuncOp main, int64_t maxOps) 
     hlo::WhileOp loop = shape.loop;
     if (loopsOfEqn.lookup(loop->getAttr(attr::eqn)) > 1)
       continue; // Which op belongs to which of them is not known.
-    LayerLoop layers{shape, std::nullopt};
-    SmallVector<hlo::WhileOp> gradients, readers;
-    for (hlo::WhileOp other : backward) {
-      bool reads = llvm::any_of(getUsedValues(other),
-                                [&](Value value) { return value.getDefiningOp() == loop; });
-      if (reads)
-        readers.push_back(other);
-      if (reads || other->getAttr(attr::eqn) == loop->getAttr(attr::eqn))
-        gradients.push_back(other);
-    }
-    if (gradients.size() > 1)
-      gradients = readers;
+    SmallVector<hlo::WhileOp> gradients = gradientsOf(loop, forward, backward);
     if (gradients.size() > 1)
       continue;
+    LayerLoop layers{shape, std::nullopt};
     if (!gradients.empty()) {
       layers.backward = readLoopWithin(gradients[0], maxOps);
       if (!layers.backward || !goesBack(layers.forward, *layers.backward))
