@@ -1475,8 +1475,8 @@ void ProblemBuilder::keepPinsOfBody(const OpInfo &info, const RuleProjection &pr
 
 void ProblemBuilder::lead(const OpInfo &info) {
   Value result = info.op->getResult(0);
-  // A filter may leave only strategies that use few axes; of those that it allows,
-  // the ones that use the most are taken.
+  // A filter may leave only strategies that use few axes; of those that it allows for
+  // a heavy op, the ones that use the most are taken.
   bool isRestricted = static_cast<bool>(options.filter.allowsStrategy);
   bool hasPins = isFiltered && !pinsOfBody(info.op).empty();
   std::vector<Strategy> strategies = enumerateStrategies(*info.rule, shapeOf(result), meshShape,
@@ -1490,7 +1490,7 @@ void ProblemBuilder::lead(const OpInfo &info) {
   }
   if (hasPins)
     keepPinsOfBody(info, projection, strategies);
-  if (isRestricted || hasPins) {
+  if (info.rule->heavy && (isRestricted || hasPins)) {
     int64_t most = 0;
     for (const Strategy &strategy : strategies)
       most = std::max(most, projection.numShares(strategy.axes));
