@@ -884,6 +884,7 @@ private:
   bool select(hlo::SelectOp op);
   bool barrier(Operation *op);
   bool byRule(Operation *op);
+  Value countsOf(Value sizes, int64_t rows) const;
   bool countsGroups(Value sizes, unsigned sort);
 
   /// What the value is the image of, in the order of `like`; itself, if slices along the
@@ -1216,13 +1217,27 @@ bool SortUndoer::scatter(hlo::ScatterOp op) {
   return true;
 }
 
+/// What numbers of rows are behind conversions to integers of any width that holds them all: with
+/// 64-bit integers, counts of 64 bits become sizes of 32. Whether they are counts is seen there.
+Value SortUndoer::countsOf(Value sizes, int64_t rows) const {
+  while (true) {
+    sizes = integers.rootOf(sizes);
+    auto convert = sizes.getDefiningOp<hlo::ConvertOp>();
+    IntegerType from = convert ? integerOf(convert.getOperand()) : IntegerType();
+    if (!from || integerOf(sizes).getWidth() < 32 || from.getWidth() < 32 ||
+        rows > std::numeric_limits<int32_t>::max())
+      return sizes;
+    sizes = convert.getOperand();
+  }
+}
+
 /// Whether `sizes` says how many of the rows have each number as their key, so that the sort
 /// puts those of group g where the product looks for them.
 bool SortUndoer::countsGroups(Value sizes, unsigned sort) {
   constexpr int64_t kMostPairs = int64_t(1) << 22;
   Value key = integers.rootOf(sorts[sort].key);
   std::optional<std::pair<int64_t, int64_t>> range = integers.rangeOf(key);
-  sizes = integers.rootOf(sizes);
+  sizes = countsOf(sizes, typeOf(key).getNumElements());
   Operation *op = sizes.getDefiningOp();
   ArrayRef<int64_t> batches = sorts[sort].batches();
   auto dim = static_cast<int64_t>(batches.size());

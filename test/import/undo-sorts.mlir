@@ -50,6 +50,82 @@ func.func @there_and_back(%x: tensor<4x6xf32>, %w: tensor<3x6x6xf32>, %p: tensor
 
 // -----
 
+// Integers of 64 bits: the order and the counts are of them, and sizes of fewer.
+// CHECK-LABEL: func.func @wide
+// CHECK-NOT:   stablehlo.sort
+// CHECK:       alpa.grouped_dot
+// CHECK-NOT:   stablehlo.sort
+func.func @wide(%x: tensor<8x6xf64>, %w: tensor<3x6x6xf64>, %p: tensor<8x3xf64>) -> tensor<8x6xf64> {
+  %values, %chosen = chlo.top_k(%p, k = 1) : tensor<8x3xf64> -> (tensor<8x1xf64>, tensor<8x1xi32>)
+  %flat = stablehlo.reshape %chosen : (tensor<8x1xi32>) -> tensor<8xi32>
+  %key = stablehlo.convert %flat : (tensor<8xi32>) -> tensor<8xi64>
+  %count = stablehlo.iota dim = 0 : tensor<8xi64>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i64>, %b: tensor<i64>, %c: tensor<i64>, %d: tensor<i64>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i64>, tensor<i64>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi64>, tensor<8xi64>) -> (tensor<8xi64>, tensor<8xi64>)
+  %zero = stablehlo.constant dense<0> : tensor<3xi64>
+  %one = stablehlo.constant dense<1> : tensor<8xi64>
+  %at = stablehlo.broadcast_in_dim %key, dims = [0] : (tensor<8xi64>) -> tensor<8x1xi64>
+  %counts = "stablehlo.scatter"(%zero, %at, %one) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+  ^bb0(%a: tensor<i64>, %b: tensor<i64>):
+    %sum = stablehlo.add %a, %b : tensor<i64>
+    stablehlo.return %sum : tensor<i64>
+  }) : (tensor<3xi64>, tensor<8x1xi64>, tensor<8xi64>) -> tensor<3xi64>
+  %sizes = stablehlo.convert %counts : (tensor<3xi64>) -> tensor<3xi32>
+  %narrow = stablehlo.convert %order#1 : (tensor<8xi64>) -> tensor<8xi32>
+  %from = stablehlo.reshape %narrow : (tensor<8xi32>) -> tensor<8x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<8x6xf64>, tensor<8x1xi32>) -> tensor<8x6xf64>
+  %ys = "chlo.ragged_dot"(%xs, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf64>, tensor<3x6x6xf64>, tensor<3xi32>) -> tensor<8x6xf64>
+  %none = stablehlo.constant dense<0.0> : tensor<8x6xf64>
+  %y = "stablehlo.scatter"(%none, %from, %ys) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+  ^bb0(%a: tensor<f64>, %b: tensor<f64>):
+    %sum = stablehlo.add %a, %b : tensor<f64>
+    stablehlo.return %sum : tensor<f64>
+  }) : (tensor<8x6xf64>, tensor<8x1xi32>, tensor<8x6xf64>) -> tensor<8x6xf64>
+  return %y : tensor<8x6xf64>
+}
+
+// -----
+
+// Counts that went through a width too small for them are other sizes.
+// CHECK-LABEL: func.func @narrow
+// CHECK:       stablehlo.sort
+// CHECK:       alpa.grouped_dot {{.*}}ordered = 3
+func.func @narrow(%x: tensor<8x6xf64>, %w: tensor<3x6x6xf64>, %p: tensor<8x3xf64>) -> tensor<8x6xf64> {
+  %values, %chosen = chlo.top_k(%p, k = 1) : tensor<8x3xf64> -> (tensor<8x1xf64>, tensor<8x1xi32>)
+  %key = stablehlo.reshape %chosen : (tensor<8x1xi32>) -> tensor<8xi32>
+  %count = stablehlo.iota dim = 0 : tensor<8xi32>
+  %order:2 = "stablehlo.sort"(%key, %count) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+    %less = stablehlo.compare LT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<8xi32>, tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+  %zero = stablehlo.constant dense<0> : tensor<3xi64>
+  %one = stablehlo.constant dense<1> : tensor<8xi64>
+  %at = stablehlo.broadcast_in_dim %key, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
+  %counts = "stablehlo.scatter"(%zero, %at, %one) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+  ^bb0(%a: tensor<i64>, %b: tensor<i64>):
+    %sum = stablehlo.add %a, %b : tensor<i64>
+    stablehlo.return %sum : tensor<i64>
+  }) : (tensor<3xi64>, tensor<8x1xi32>, tensor<8xi64>) -> tensor<3xi64>
+  %bytes = stablehlo.convert %counts : (tensor<3xi64>) -> tensor<3xi8>
+  %sizes = stablehlo.convert %bytes : (tensor<3xi8>) -> tensor<3xi32>
+  %from = stablehlo.reshape %order#1 : (tensor<8xi32>) -> tensor<8x1xi32>
+  %xs = "stablehlo.gather"(%x, %from) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 6>}> : (tensor<8x6xf64>, tensor<8x1xi32>) -> tensor<8x6xf64>
+  %ys = "chlo.ragged_dot"(%xs, %w, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x6xf64>, tensor<3x6x6xf64>, tensor<3xi32>) -> tensor<8x6xf64>
+  %none = stablehlo.constant dense<0.0> : tensor<8x6xf64>
+  %y = "stablehlo.scatter"(%none, %from, %ys) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+  ^bb0(%a: tensor<f64>, %b: tensor<f64>):
+    %sum = stablehlo.add %a, %b : tensor<f64>
+    stablehlo.return %sum : tensor<f64>
+  }) : (tensor<8x6xf64>, tensor<8x1xi32>, tensor<8x6xf64>) -> tensor<8x6xf64>
+  return %y : tensor<8x6xf64>
+}
+
+// -----
+
 // Sorts are kept of which a product stays in order: its sizes are not known to count the keys,
 // keys may be any numbers, or its rows go on in the sort's order. The group of a row follows from
 // the sizes then.

@@ -54,6 +54,7 @@ def batch(tokens=4):
 
 
 def experts(layer, rows, sizes):
+    sizes = sizes.astype(jnp.int32)  # Kernels ask for this width, whatever counts have.
     gate = jax.lax.ragged_dot(rows, layer["gate"], sizes)
     return jax.lax.ragged_dot(
         jax.nn.silu(gate) * jax.lax.ragged_dot(rows, layer["up"], sizes), layer["down"], sizes
@@ -201,6 +202,44 @@ def test_equals_jit(form, method):
     got = alpa_mlir.parallelize(step, method=METHODS[method], cache=False)(state, batch())
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
+
+
+def by_one(layer, x, share, chosen):
+    """The best expert alone, whose number and counts are as wide as integers are by default."""
+    best = jnp.argmax(x @ layer["router"], axis=-1)
+    order = jnp.argsort(best)
+    rows = experts(layer, x[order], jnp.bincount(best, length=EXPERTS))
+    return rows[jnp.argsort(order)] * share[:, :1]
+
+
+WIDE = FORMS | {"by_one": by_one}
+
+
+@pytest.mark.parametrize("form", WIDE)
+def test_wide_integers_are_undone(form):
+    with jax.enable_x64(True):
+        step = step_of(WIDE[form])
+        text = imported(step, parameters(), batch())
+    assert "f64" in text
+    assert "stablehlo.sort" not in text
+    assert "ragged_dot" not in text
+
+
+@pytest.mark.sweep(3)
+@pytest.mark.parametrize(
+    ("form", "method"),
+    [
+        *(("by_adding", method) for method in ("one mesh", "micro-batches", "two stages")),
+        *((form, "micro-batches") for form in ("by_take", "by_payload", "by_one")),
+    ],
+)
+def test_wide_integers_equal_jit(form, method):
+    with jax.enable_x64(True):
+        step, state = step_of(WIDE[form]), parameters()
+        want = jax.jit(step)(state, batch())
+        got = alpa_mlir.parallelize(step, method=METHODS[method], cache=False)(state, batch())
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.sample(3)
