@@ -151,6 +151,9 @@ def AlpaSplitBatch : Pass<"alpa-split-batch", "mlir::ModuleOp"> {
     * What follows from the batch's arguments in a few steps (counts of tokens, weights of
       classes), and cannot wait, every micro-batch computes of the whole batch: arguments
       with `alpa.whole_of`, the name of the argument of which they are all rows.
+    * Where the step makes blocks of the batch's rows, as those of the devices of a
+      `jax.shard_map`, and they are fewer than micro-batches, each micro-batch has a part of
+      every block, which it cuts out of such whole arguments.
     * What needs a completed value runs in the update.
     * What the backward phase needs of all examples at once (contrastive losses, the
       hardest examples, balance of experts) is the phase `barrier`: it runs once,

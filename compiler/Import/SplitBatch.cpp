@@ -32,6 +32,7 @@
 #include "llvm/Support/FormatVariadic.h"
 #include <deque>
 #include <map>
+#include <numeric>
 
 namespace alpa::importer {
 #define GEN_PASS_DEF_ALPASPLITBATCH
@@ -112,8 +113,10 @@ public:
   struct Findings {
     DenseSet<Value> once;         // Values of the step whose parts are cut out of the whole.
     DenseSet<Operation *> joined; // Ops of the step that work on the whole batch.
+    int64_t blocks = 1;           // Of the batch, of each of which micro-batches have a part.
     bool operator!=(const Findings &other) const {
-      return once.size() != other.once.size() || joined.size() != other.joined.size();
+      return once.size() != other.once.size() || joined.size() != other.joined.size() ||
+             blocks != other.blocks;
     }
   };
 
@@ -242,7 +245,9 @@ private:
     return failure();
   }
   LogicalResult refuseCut(Operation *op, int64_t blocks);
-  LogicalResult refuseBlocks(hlo::ReshapeOp op, int64_t dim);
+  LogicalResult refuseBlocks(hlo::ReshapeOp op, Layout layout);
+  bool canShareBlocks(int64_t blocks);
+  void nameBlocks();
   LogicalResult refuseKernel(MapOp op, unsigned operand, int64_t dim);
   Scope &scopeOf(Value made);
   Scope &here() { return *active; }
@@ -299,6 +304,7 @@ private:
   DenseMap<Value, Value> repeats_;           // By value of the step, and by argument.
   SmallVector<BlockArgument> wholeArguments; // Of the step as it was.
   Refusal last;
+  int64_t wantedBlocks = 1; // That reshapes make of the batch, and micro-batches cut apart.
   bool wantsEstimates = false;
 };
 
@@ -1434,16 +1440,20 @@ static MapOp kernelBehind(Value value) {
   return {};
 }
 
-/// Numbers of micro-batches that share so many blocks evenly, and how there are more.
-static std::string fixForBlocks(int64_t blocks) {
+/// The largest numbers of micro-batches that are possible.
+static std::string numbersText(int64_t most, function_ref<bool(int64_t)> isPossible) {
   SmallVector<std::string> numbers;
-  for (int64_t number = 2; number <= blocks; ++number)
-    if (blocks % number == 0)
+  for (int64_t number = 2; number <= most; ++number)
+    if (isPossible(number))
       numbers.push_back(std::to_string(number));
   auto largest = ArrayRef(numbers).take_back(3);
+  return largest.empty() ? "one micro-batch" : llvm::join(largest, " or ") + " micro-batches";
+}
+
+/// Numbers of micro-batches that share so many blocks evenly, and how there are more.
+static std::string fixForBlocks(int64_t blocks) {
   return llvm::formatv("use {0}, or split the batch over more devices of the shard_map's mesh",
-                       largest.empty() ? "one micro-batch"
-                                       : llvm::join(largest, " or ") + " micro-batches");
+                       numbersText(blocks, [&](int64_t number) { return blocks % number == 0; }));
 }
 
 /// Blocks that a kernel is called for, of which micro-batches would have parts.
@@ -1455,11 +1465,37 @@ LogicalResult BatchSplitter::refuseCut(Operation *op, int64_t blocks) {
                 fixForBlocks(blocks));
 }
 
-/// Rows of the batch that become blocks of rows, as in a `jax.shard_map`.
-LogicalResult BatchSplitter::refuseBlocks(hlo::ReshapeOp op, int64_t dim) {
+/// Whether each micro-batch can have an equal part of each of so many blocks of all arguments.
+bool BatchSplitter::canShareBlocks(int64_t blocks) {
+  return llvm::all_of(main.getArguments(), [&](BlockArgument arg) {
+    return isStateArgument(arg) || (main.getArgAttr(arg.getArgNumber(), attr::name) &&
+                                    typeOf(arg).getDimSize(0) % (blocks * count) == 0);
+  });
+}
+
+/// Says which numbers of micro-batches have whole blocks, or an equal part of each.
+void BatchSplitter::nameBlocks() {
+  int64_t blocks = wantedBlocks, rows = 0;
+  for (BlockArgument arg : main.getArguments())
+    if (!isStateArgument(arg))
+      rows = std::gcd(rows, typeOf(arg).getDimSize(0));
+  if (rows % blocks != 0 || rows % (blocks * count) == 0)
+    return;
+  std::string fix = numbersText(
+      rows, [&](int64_t number) { return blocks % number == 0 || rows % (blocks * number) == 0; });
+  refusal.text = llvm::formatv("the step makes {0} blocks of the batch's rows, as the devices of a "
+                               "jax.shard_map have them, of which {1} micro-batches would not "
+                               "have equal parts",
+                               blocks, count);
+  refusal.fix = "use " + fix;
+}
+
+/// Rows of the batch that become blocks of rows, as in a `jax.shard_map`. Unless a kernel needs
+/// blocks as they are, micro-batches may have a part of each.
+LogicalResult BatchSplitter::refuseBlocks(hlo::ReshapeOp op, Layout layout) {
   ArrayRef<int64_t> from = typeOf(op.getOperand()).getShape(),
                     to = typeOf(op.getResult()).getShape();
-  int64_t before = 1, blocks = 0;
+  int64_t dim = layout.dim, before = 1, blocks = 0;
   for (int64_t size : from.take_front(dim))
     before *= size;
   for (int64_t size : to) {
@@ -1469,10 +1505,13 @@ LogicalResult BatchSplitter::refuseBlocks(hlo::ReshapeOp op, int64_t dim) {
       break;
     before /= size;
   }
-  MapOp kernel = kernelBehind(op.getResult());
-  if (!kernel || blocks == 0 || from[dim] % blocks || blocks % count == 0)
+  if (blocks == 0 || from[dim] % blocks || blocks % count == 0)
     return refuse(op, "puts examples of several micro-batches into one row");
-  return refuseCut(op, blocks);
+  if (kernelBehind(op.getResult()))
+    return refuseCut(op, blocks);
+  if (layout.outer == known.blocks)
+    wantedBlocks = std::lcm(wantedBlocks, blocks);
+  return refuse(op, "puts examples of several micro-batches into one row");
 }
 
 /// A kernel that has a dimension of the batch in its blocks, or in too few of them.
@@ -1496,7 +1535,7 @@ LogicalResult BatchSplitter::splitSpecially(Operation *op, SmallVector<Form> &in
     std::optional<Layout> layout = reshaped(in[0].layout, typeOf(op->getOperand(0)).getShape(),
                                             typeOf(op->getResult(0)).getShape());
     if (!layout)
-      return refuseBlocks(cast<hlo::ReshapeOp>(op), in[0].layout.dim);
+      return refuseBlocks(cast<hlo::ReshapeOp>(op), in[0].layout);
     define(op, make(op, {in[0].value}, {*layout}), {*layout}, scale);
     return success();
   }
@@ -2782,6 +2821,7 @@ LogicalResult BatchSplitter::run() {
   scopes.push_back({OpBuilder::atBlockEnd(out), {}});
   active = &top();
   wantsEstimates = semantics != Semantics::Exact;
+  wantedBlocks = known.blocks;
   for (BlockArgument arg : before.getArguments()) {
     Layout layout;
     auto kind = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), attr::kind);
@@ -2792,11 +2832,21 @@ LogicalResult BatchSplitter::run() {
   auto numberType =
       RankedTensorType::get({1}, IntegerType::get(context, 32, IntegerType::Unsigned));
   number = out->addArgument(numberType, main.getLoc());
+  // Parts of blocks are cut out of the whole: rows of an argument come one after another.
+  for (BlockArgument arg : before.getArguments())
+    if (known.blocks > 1 && forms[arg].isSplit()) {
+      Layout layout = Layout::split(0, known.blocks);
+      forms[arg] = {cut(repeated(arg), layout, top(), phaseAttributes(false)), layout, {}};
+    }
   for (Operation &op : before.without_terminator()) {
     visit(&op);
     if (refusal.op)
       break;
   }
+  if (refusal.op && wantedBlocks != known.blocks && canShareBlocks(wantedBlocks))
+    found.blocks = wantedBlocks;
+  else if (refusal.op && wantedBlocks != 1 && isa<hlo::ReshapeOp>(refusal.op))
+    nameBlocks();
   if (!refusal.op)
     findWork(before);
   bool isComplete = !refusal.op && succeeded(finish());

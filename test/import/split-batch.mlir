@@ -491,6 +491,26 @@ func.func @main(%s: tensor<8x2xf32> {alpa.kind = "state", alpa.carried_by = 0 : 
 
 // -----
 
+// Two blocks of rows, as the devices of a `jax.shard_map` have them: a micro-batch has a row of
+// each. The matrix of each block sees to it that they are not just rows again.
+
+// CHECK-LABEL: func.func @main(
+// CHECK-SAME: %[[XS:[a-z0-9]+]]: tensor<8x4xf32> {alpa.kind = "state", alpa.name = "x (whole)", alpa.whole_of = "x"}
+// CHECK: %[[B:.+]] = stablehlo.reshape %[[XS]] {{.*}} -> tensor<2x4x1x4xf32>
+// CHECK: %[[R:.+]] = stablehlo.dynamic_slice %[[B]], {{.*}} sizes = [2, 1, 1, 4] {{.*}} -> tensor<2x1x1x4xf32>
+// CHECK: stablehlo.dot_general {{.*}} (tensor<2x1x4xf32>, tensor<2x4x4xf32>) -> tensor<2x1x4xf32>
+// CHECK: stablehlo.dot_general {{.*}} (tensor<2x1x4xf32>, tensor<2x1x4xf32>) -> tensor<2x4x4xf32>
+func.func @main(%w: tensor<2x4x4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %v: tensor<4x4xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64}, %x: tensor<8x4xf32> {alpa.kind = "batch", alpa.name = "x"}) -> (tensor<2x4x4xf32>, tensor<4x4xf32>) {
+  %s = stablehlo.dot_general %x, %v, contracting_dims = [1] x [0] {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+  %h = stablehlo.reshape %s {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<8x4xf32>) -> tensor<2x4x4xf32>
+  %y = stablehlo.dot_general %h, %w, batching_dims = [0] x [0], contracting_dims = [2] x [1] {alpa.eqn = 2 : i64, alpa.phase = "forward"} : (tensor<2x4x4xf32>, tensor<2x4x4xf32>) -> tensor<2x4x4xf32>
+  %g = stablehlo.dot_general %h, %y, batching_dims = [0] x [0], contracting_dims = [1] x [1] {alpa.eqn = 2 : i64, alpa.phase = "backward"} : (tensor<2x4x4xf32>, tensor<2x4x4xf32>) -> tensor<2x4x4xf32>
+  %u = stablehlo.subtract %w, %g {alpa.phase = "update"} : tensor<2x4x4xf32>
+  return %u, %v : tensor<2x4x4xf32>, tensor<4x4xf32>
+}
+
+// -----
+
 // Two masks with a number of tokens each: what is added up cannot wait for both, so each
 // micro-batch counts the tokens of the whole batch. A number that leaves is a sum all the same.
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
-from alpa_mlir.errors import TraceError
+from alpa_mlir.errors import MicroBatchError, TraceError
 from jax.experimental import pallas
 from jax.experimental.pallas import tpu as pallas_tpu
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
@@ -184,8 +184,8 @@ MODELS = [
     tensor_parallel, unchecked, sequence_parallel, experts, ring, chain, gathered_over_both,
     partly_manual, checkpointed, checkpoint_inside, looped, branched, own_rule,
 ]  # fmt: skip
-# Each layer needs the whole batch for its mean, or for a branch; a loop takes whole blocks of it.
-MICRO_BATCHES = {chain: 1, branched: 1, looped: 2}
+# Each layer needs the whole batch for its mean, or for a branch.
+MICRO_BATCHES = {chain: 1, branched: 1}
 
 
 def step_of(model, layers=1):
@@ -232,6 +232,51 @@ def test_two_stages_and_micro_batches(model):
     method = PipeshardParallel(submeshes=[(1, 4), (1, 4)], num_micro_batches=count)
     plan = compare(*step_of(model, layers=4), method)
     assert len(plan.stages) == 2
+
+
+@pytest.mark.parametrize("model", [tensor_parallel, ring, looped])
+def test_micro_batches_of_parts_of_blocks(model):
+    """More of them than the batch's axis has devices: each has a part of every device's rows."""
+    method = ShardParallel(mesh_shape=(2, 4), num_micro_batches=8)
+    step, *given = step_of(model)
+    with jax.enable_x64(True):  # Three rounds of a ring's gradients make much of rounding.
+        wide = jax.tree.map(lambda x: x.astype(jnp.float64), given)
+        plan = compare(step, *wide, method)
+    assert not plan.exactness.barriers
+
+
+MEETINGS = {
+    "takes some of the examples": lambda x: x + jnp.roll(x, 1, 0),
+    "slides a window over the examples": lambda x: x + jnp.cumsum(x, 0),
+}
+
+
+@pytest.mark.parametrize("reason", MEETINGS)
+def test_rows_of_a_block_that_meet(reason):
+    """What is in the way is said, not that there are blocks."""
+    meet = mapped(MEETINGS[reason], (P("x"),), P("x"))
+
+    def step(weights, batch):
+        def loss(weights):
+            x, _ = jax.lax.scan(lambda x, w: (x + jnp.tanh(meet(x @ w)), None), batch, weights)
+            return jnp.mean(x**2)
+
+        return weights - 0.1 * jax.grad(loss)(weights)
+
+    method = ShardParallel(num_micro_batches=4)
+    with pytest.raises(MicroBatchError, match=reason):
+        alpa_mlir.parallelize(step, cluster=CLUSTER, method=method, cache=False).plan(
+            normal(0, 4, 16, 16), normal(1, 16, 16)
+        )
+
+
+def test_micro_batches_with_unequal_parts_of_blocks():
+    """16 rows are 2 blocks of 8, which 16 micro-batches cannot have a row of each of."""
+    step, state, batch = step_of(looped)
+    method = ShardParallel(num_micro_batches=16)
+    with pytest.raises(MicroBatchError, match="makes 2 blocks of the batch's rows") as error:
+        alpa_mlir.parallelize(step, cluster=CLUSTER, method=method, cache=False).plan(state, batch)
+    assert error.value.fix == "use 2 or 4 or 8 micro-batches"
 
 
 def test_nested():
