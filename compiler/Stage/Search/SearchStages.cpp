@@ -810,8 +810,10 @@ AlpaSearchStagesPass::searchOffloaded(const SearchSetup &setup, ArrayRef<bool> l
   if (llvm::none_of(again, [&](const Again &way) {
         return llvm::any_of(way.variant->function.front(), isOnHost);
       }))
-    return makeError(ErrorCode::Method, "offload: but for the last layer, gradients read no value "
-                                        "of 256 KiB or more of the forward phase");
+    return makeError(ErrorCode::Method,
+                     "offload: but for the last layer, gradients read no value of 256 KiB or more "
+                     "of the forward phase",
+                     "use offload=\"auto\"");
   std::vector<const StepVariant *> variants;
   for (const Again &way : again)
     variants.push_back(way.variant.get());

@@ -322,8 +322,10 @@ def test_what_cannot_be_asked_for():
     for offload in ("optimizer", "activations"):
         with pytest.raises(MethodError, match="does not say what memory its hosts have"):
             parallel_of(step, ShardParallel(offload=offload), CLUSTER).plan(state, batch)
-    with pytest.raises(MethodError, match="gradients read no value of 256 KiB"):
+    with pytest.raises(MethodError, match="gradients read no value of 256 KiB") as error:
         parallel_of(step, ShardParallel(offload="activations")).plan(state, batch)
+    assert error.value.fix == 'use offload="auto"'
+    parallel_of(step, ShardParallel(offload="auto")).plan(state, batch)
     with pytest.raises(MethodError, match="no state of 256 KiB"):
         parallel_of(lambda w, x: (w - jnp.mean(x), 0.0), method).plan(jnp.ones(4), jnp.ones(8))
     with pytest.raises(MethodError, match="offload 'host'"):
