@@ -105,6 +105,7 @@ struct Refusal {
   std::string text;
   std::string fix; // Of one that is not about what examples have to do with one another, whose
                    // text says it all.
+  std::string hint = {}; // Behind the text: what may have been meant.
 };
 
 class BatchSplitter {
@@ -248,6 +249,7 @@ private:
   LogicalResult refuseBlocks(hlo::ReshapeOp op, Layout layout);
   bool canShareBlocks(int64_t blocks);
   void nameBlocks();
+  std::string hintForRows(Operation *op);
   LogicalResult refuseKernel(MapOp op, unsigned operand, int64_t dim);
   Scope &scopeOf(Value made);
   Scope &here() { return *active; }
@@ -1630,6 +1632,33 @@ static bool isMinor(const ShardingRule &rule, unsigned factor) {
                       });
 }
 
+/// If an op takes one row of a batch argument, as a scan over its rows does: they may be steps of
+/// time.
+std::string BatchSplitter::hintForRows(Operation *op) {
+  auto slice = dyn_cast<hlo::DynamicSliceOp>(op);
+  if (!slice || slice.getSliceSizes().empty() || slice.getSliceSizes()[0] != 1)
+    return "";
+  auto arg = dyn_cast<BlockArgument>(op->getOperand(0));
+  while (arg && arg.getOwner() != &main.front()) { // As it comes into a loop.
+    Block *body = arg.getOwner();
+    unsigned i = arg.getArgNumber();
+    auto around = dyn_cast<hlo::WhileOp>(body->getParentOp());
+    if (!around || body->getParent() != &around->getRegion(1) ||
+        body->getTerminator()->getOperand(i) != arg)
+      return "";
+    arg = dyn_cast<BlockArgument>(around->getOperand(i));
+  }
+  if (!arg || isStateArgument(arg))
+    return "";
+  auto name = main.getArgAttrOfType<StringAttr>(arg.getArgNumber(), attr::name);
+  if (!name)
+    return "";
+  return llvm::formatv("; dimension 0 of each batch argument is taken as its examples: if that of "
+                       "{0} is time, transpose it before the call, or let the step take it with "
+                       "examples first and transpose it (x.swapaxes(0, 1))",
+                       name.getValue());
+}
+
 LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, const Scale &scale) {
   std::optional<ShardingRule> rule = getShardingRule(op);
   if (!rule)
@@ -1641,12 +1670,15 @@ LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, c
     std::optional<Assignment> found = assignmentOf(*rule, tensor, form.layout);
     if (auto map = dyn_cast<MapOp>(op); map && !found)
       return refuseKernel(map, static_cast<unsigned>(index), form.layout.dim);
-    if (!found)
-      return refuse(op, isa<hlo::DynamicSliceOp, hlo::DynamicUpdateSliceOp>(op)
-                            ? "takes examples one after another"
-                        : tensor[form.layout.dim].empty()
-                            ? "needs all examples of the batch at once"
-                            : "mixes the batch with another dimension");
+    if (!found) {
+      (void)refuse(op, isa<hlo::DynamicSliceOp, hlo::DynamicUpdateSliceOp>(op)
+                           ? "takes examples one after another"
+                       : tensor[form.layout.dim].empty()
+                           ? "needs all examples of the batch at once"
+                           : "mixes the batch with another dimension");
+      last.hint = hintForRows(op);
+      return failure();
+    }
     if (assignment && (assignment->factor != found->factor || assignment->outer != found->outer))
       return refuse(op, "pairs examples of the batch with one another");
     assignment = found;
@@ -3042,8 +3074,8 @@ private:
            << ": the step couples examples, "
            << "and " << microBatches.getValue()
            << " micro-batches would give other results than the whole batch"
-           << (tries.back().second ? ", also with a barrier between forward and backward runs"
-                                   : "");
+           << (tries.back().second ? ", also with a barrier between forward and backward runs" : "")
+           << refusal.hint;
   }
 
   static std::string nameOfArgument(func::FuncOp main, BlockArgument arg) {

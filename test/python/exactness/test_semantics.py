@@ -127,6 +127,25 @@ def test_statistics_within_the_network_have_one_micro_batch():
         compiled(normalized, "exact")
 
 
+def over_rows(params, rows):
+    def advance(h, x):
+        h = jnp.tanh(x @ params["w"] + h)
+        return h, h.mean()
+
+    return jax.lax.scan(advance, jnp.zeros(8), rows)[1].mean()
+
+
+def test_scans_over_rows_of_the_batch_may_mean_time():
+    with pytest.raises(MicroBatchError, match=r"if that of \w+\['x'\] is time, transpose it"):
+        compiled(lambda params, b: over_rows(params, b["x"]), "exact")
+
+
+def test_scans_over_activations_say_nothing_of_time():
+    with pytest.raises(MicroBatchError, match="takes examples one after another") as error:
+        compiled(lambda params, b: over_rows(params, jnp.tanh(b["x"] @ params["w"])), "exact")
+    assert "is time" not in str(error.value)
+
+
 def test_the_search_says_why_it_takes_one_micro_batch():
     function = alpa_mlir.parallelize(step_of(normalized), cluster=ONE, cache=False)
     planned = function.plan(PARAMS, BATCH)
