@@ -270,18 +270,69 @@ def _stage_axes(plan: Plan, index: int, found: Row | None) -> str:
     """`FSDP 8 x tensor 2`; a kind that several axes have has their product."""
     stage = plan.stages[index]
     mesh = plan.meshes[stage.mesh]
-    kinds = _kinds(plan, stage.mesh, [found])
-    if kinds is None:
-        return ""
-    sizes: dict[str, int] = {}
-    for size, kind in zip(mesh.shape, kinds, strict=True):
+    known = _axes(plan, stage.mesh, [found])
+    if known is None:
+        return _loops(plan, index, found)
+    axes, totals = known
+    kinds = [_axis_kind(axis, totals) for axis in axes]
+    sizes: dict[tuple[str, str], int] = {}
+    for size, kind, axis in zip(mesh.shape, kinds, axes, strict=True):
         if size > 1:
-            sizes[kind] = sizes.get(kind, 1) * size
+            key = kind, _mixture(axis, totals) if kind == "mixed" else ""
+            sizes[key] = sizes.get(key, 1) * size
     if not sizes:
         return "one device"
     sharded = [axis for axis, kind in zip(mesh.axes, kinds, strict=True) if kind == "ZeRO"]
     zero = 2 if _splits_gradients(plan, index, sharded) else 1
-    return " x ".join(_WORDS.get(kind, f"{kind} {{}}").format(n, zero) for kind, n in sizes.items())
+    return " x ".join(
+        _WORDS.get(kind, f"{kind} {{}}").format(n, zero) + mixture
+        for (kind, mixture), n in sizes.items()
+    )
+
+
+def _mixture(axis: Mapping[str, float], totals: Mapping[str, float]) -> str:
+    """What an axis splits in which part of the products, and whether state is split along it:
+    ` (data in 43 % of products, replicated in 57 %, split optimizer state)`."""
+    parts = {name: axis[name] / totals["product_seconds"] for name in _SPLITS}
+    parts["replicated"] = 1 - sum(parts.values())
+    shown = [f"{name} in {100 * part:.0f} %" for name, part in parts.items() if part > _LITTLE]
+    shown[0] += " of products"
+    if _is_split("weight_bytes", axis, totals):
+        shown.append("split weights")
+    elif _is_split("optimizer_bytes", axis, totals):
+        shown.append("split optimizer state")
+    return f" ({', '.join(shown)})"
+
+
+def _loops(plan: Plan, index: int, found: Row | None) -> str:
+    """Of a stage all of whose products of weights are in loops: how the batch and weights come into
+    it. Empty where the plan does not say, or there are no loops."""
+    stage = plan.stages[index]
+    sizes = dict(zip(plan.meshes[stage.mesh].axes, plan.meshes[stage.mesh].shape, strict=True))
+    ops: Sequence[Row] = () if found is None else found["ops"]
+    if not any(row["op"] == "stablehlo.while" for row in ops):
+        return ""
+
+    def parts(dims: Sequence[Sequence[str]]) -> int:
+        return prod(sizes.get(axis, 1) for dim in dims for axis in dim)
+
+    said: list[str] = []
+    given = {(item.shape, item.dtype) for item in plan.inputs if item.kind == "batch"}
+    forward = stage.functions.get("forward")
+    read = [] if forward is None else [t for t in forward.inputs if (t.shape, t.dtype) in given]
+    rows = {parts(tensor.spec[:1]) for tensor in read if tensor.shape}
+    if len(rows) == 1:
+        said.append(_by("batch comes in", rows.pop()))
+    whole = sum(prod(weight.shape) for weight in stage.weights)
+    held = sum(prod(weight.shape) / parts(weight.spec) for weight in stage.weights)
+    if held:
+        said.append(_by("weights", whole / held))
+    devices = f"loops on {prod(sizes.values())} devices"
+    return f"{devices} ({', '.join(said)})" if said else devices
+
+
+def _by(what: str, parts: float) -> str:
+    return f"{what} {f'split by {parts:.3g}' if parts > 1 + _LITTLE else 'whole'}"
 
 
 def _splits_gradients(plan: Plan, index: int, axes: Sequence[str]) -> bool:
@@ -309,6 +360,14 @@ def axis_kinds(plan: Plan, index: int) -> list[str] | None:
 
 def _kinds(plan: Plan, mesh: int, explanations: Sequence[Row | None]) -> list[str] | None:
     """Of a mesh, from what stages on it say, all together."""
+    known = _axes(plan, mesh, explanations)
+    return None if known is None else [_axis_kind(axis, known[1]) for axis in known[0]]
+
+
+def _axes(
+    plan: Plan, mesh: int, explanations: Sequence[Row | None]
+) -> tuple[list[_Numbers], _Numbers] | None:
+    """What axes of a mesh split, and of how much."""
     shape = plan.meshes[mesh].shape
     totals: _Numbers = {"product_seconds": 0.0, "weight_bytes": 0.0, "optimizer_bytes": 0.0}
     axes: list[_Numbers] = [{} for _ in shape]
@@ -326,7 +385,7 @@ def _kinds(plan: Plan, mesh: int, explanations: Sequence[Row | None]) -> list[st
     if _examples(plan) == 1:  # What is split first of one example are its tokens.
         for axis in axes:
             axis["data"], axis["sequence"] = 0.0, axis["data"] + axis["sequence"]
-    return [_axis_kind(axis, totals) for axis in axes]
+    return axes, totals
 
 
 def _examples(plan: Plan) -> int:
@@ -451,11 +510,18 @@ def _dimension(side: _Split, axis: int) -> int | None:
     return found[0] if found else None
 
 
+_SPLITS = ("data", "sequence", "tensor", "expert")
+
+
+def _is_split(name: str, axis: Mapping[str, float], totals: Mapping[str, float]) -> bool:
+    return totals[name] > 0 and axis[name] > _MOST * totals[name]
+
+
 def _axis_kind(axis: Mapping[str, float], totals: Mapping[str, float]) -> str:
     def is_split(name: str) -> bool:
-        return totals[name] > 0 and axis[name] > _MOST * totals[name]
+        return _is_split(name, axis, totals)
 
-    seconds = {name: axis[name] for name in ("data", "sequence", "tensor", "expert")}
+    seconds = {name: axis[name] for name in _SPLITS}
     kind = max(seconds, key=lambda name: seconds[name])
     if not seconds[kind]:
         return "whole, split weights" if is_split("weight_bytes") else "whole products"

@@ -127,6 +127,35 @@ def test_no_words_without_products():
     assert "strategy" not in plan.plan.as_text()
 
 
+def test_loops_in_words():
+    """Products of weights that are all in loops, of which explanations say nothing."""
+
+    def step(weights, batch):
+        def loss(weights):
+            last = jax.lax.fori_loop(0, batch.shape[0], lambda i, x: jnp.tanh(x @ weights), batch)
+            return jnp.mean(last**2)
+
+        return weights, loss(weights)
+
+    size = 64
+    arguments = jnp.ones((size, size)), jnp.ones((32, size))
+    method = ShardParallel(method="data-parallel")
+    plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*arguments).plan
+    assert strategy_text(plan) == "loops on 8 devices (batch comes in split by 8, weights whole)"
+
+
+def test_mixtures_in_words():
+    plan = plan_of(ShardParallel(mesh_shape=(2, 4), method="data-parallel"))
+    found = plan.explanation(0)
+    for axis in found["axes"]:
+        axis["data"] *= 0.4
+    text = "mixed 8 (data in 40 % of products, replicated in 60 %)"
+    assert strategy_of(plan, [found]).text == text
+    found["axes"][0]["optimizer_bytes"] = found["optimizer_bytes"]
+    split = "mixed 2 (data in 40 % of products, replicated in 60 %, split optimizer state)"
+    assert strategy_of(plan, [found]).text == f"{split} x {text.replace('8', '4', 1)}"
+
+
 def test_optimizer_state_in_words():
     line = strategy_text(plan_of(ShardParallel(mesh_shape=(1, 4), method="zero-2")))
     assert line == "data 4 (ZeRO-2)"
