@@ -83,6 +83,22 @@ _SPLIT = re.compile(r"\bS(\d+)\b")
 _UNREDUCED = re.compile(r"\b(?:unreduced|partial) (\d[\d ]*)")
 
 
+_MOST_LISTED = 6  # Shardings of one side; a loop has tens.
+
+
+def _in_short(side: str) -> str:
+    """Shardings of an op's operands or results, of which many are counted: `(14 arrays, of which
+    [R, S0] 3 times)`."""
+    specs = side.removeprefix("(").removesuffix(")").split(", [")
+    if len(specs) <= _MOST_LISTED:
+        return side
+    specs = [specs[0], *(f"[{spec}" for spec in specs[1:])]
+    counts = Counter(s for s in specs if _SPLIT.search(s) or _UNREDUCED.search(s))
+    listed = ", ".join(f"{s} {n} times" if n > 1 else s for s, n in counts.items())
+    text = f"{len(specs)} arrays, " + (f"of which {listed}" if listed else "all of them whole")
+    return f"({text})" if side.startswith("(") else text
+
+
 @dataclass(frozen=True)
 class AxisNames:
     """What the axes of a mesh are called in text.
@@ -136,6 +152,7 @@ class AxisNames:
                 return tuple(f"axis {n}" for n in known)
             return self.dimension([self.axes[n] for n in known])
 
+        text = " -> ".join(_in_short(side) for side in text.split(" -> "))
         text = _SPLIT.sub(lambda match: "*".join(named(match[1])), text)
         return _UNREDUCED.sub(lambda match: f"summed over {'*'.join(named(match[1]))}", text)
 

@@ -327,6 +327,21 @@ def test_specs_and_types_are_read():
     assert earlier.unreduced == ("y",)
 
 
+def test_shardings_of_many_arrays_are_counted():
+    names = AxisNames.plain(("x", "y"), (2, 2))
+    assert (
+        names.in_text("([S0, R], [R]) -> [S0] unreduced 1") == "([x, R], [R]) -> [x] summed over y"
+    )
+    carried = ["[]", "[S0, R]", "[R, R]", "[S0, R]", "[R] unreduced 1", "[R]", "[R, R]"]
+    text = ", ".join(carried)
+    assert names.in_text(f"({text}) -> {text}") == (
+        "(7 arrays, of which [x, R] 2 times, [R] summed over y) -> "
+        "7 arrays, of which [x, R] 2 times, [R] summed over y"
+    )
+    whole = ", ".join(["[R]"] * 7)
+    assert names.in_text(f"({whole}) -> [R]") == "(7 arrays, all of them whole) -> [R]"
+
+
 @pytest.mark.parametrize(
     ("table", "rows", "place"),
     [
