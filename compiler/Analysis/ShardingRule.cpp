@@ -112,6 +112,20 @@ ShardingRule analysis::innermostRule(mlir::Operation *op, size_t inner) {
   return untouchedRule(op, [&](unsigned dim) { return dim + inner >= rank; });
 }
 
+static bool holds(const TensorFactors &tensor, unsigned factor) {
+  return llvm::any_of(tensor,
+                      [&](const DimFactors &dim) { return llvm::is_contained(dim, factor); });
+}
+
+bool ShardingRule::isReduced(size_t result, unsigned factor) const {
+  return factors[factor].kind == FactorKind::Reduction && !holds(results[result], factor);
+}
+
+bool ShardingRule::isMixed(unsigned factor) const {
+  return factors[factor].kind == FactorKind::Reduction &&
+         llvm::any_of(results, [&](const TensorFactors &tensor) { return holds(tensor, factor); });
+}
+
 std::optional<ShardingRule> analysis::getShardingRule(mlir::Operation *op) {
   if (auto splits = llvm::dyn_cast<ShardingRuleInterface>(op))
     return splits.getShardingRule();

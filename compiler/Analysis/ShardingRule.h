@@ -13,8 +13,10 @@
 namespace alpa::analysis {
 
 enum class FactorKind : uint8_t {
-  Parallel,   // Splits operands and results alike.
-  Reduction,  // Splits operands only; the reducer combines the unreduced results.
+  Parallel, // Splits operands and results alike.
+  /// Splits operands; results without it are unreduced until the reducer combines them. Results
+  /// that have it (gradients by example, beside one for all examples) are split alike.
+  Reduction,
   Window,     // A dimension that a window slides over; not split.
   Sequential, // Must stay whole (sorted, scanned or concatenated dimension).
   /// Splits operands and results alike, on devices only: parts go round them (tokens of
@@ -75,6 +77,11 @@ struct ShardingRule {
   };
   std::vector<Work> work;
   std::vector<PartialSum> sums;
+
+  /// Whether a result is a reduction over a factor, rather than split along it.
+  bool isReduced(size_t result, unsigned factor) const;
+  /// Whether a factor is a reduction in some results and splits others.
+  bool isMixed(unsigned factor) const;
 };
 
 /// The rule of an op, or nothing if ops of its kind have none: the one door to

@@ -426,6 +426,20 @@ private:
                     : ShardingSpec::replicated(spmd::specRank(value));
   }
 
+  using Body = llvm::function_ref<SmallVector<Value>(OpBuilder &, ValueRange, TypeRange)>;
+
+  /// A copy of the op on parts, as a body.
+  static auto copyOf(Operation *op) {
+    return [op](OpBuilder &builder, ValueRange parts, TypeRange types) {
+      Operation *local = builder.clone(*op);
+      local->setOperands(parts);
+      for (auto [result, type] : llvm::zip_equal(local->getResults(), types))
+        result.setType(type);
+      analysis::fitSizes(local, op);
+      return SmallVector<Value>(local->getResults());
+    };
+  }
+
   /// The partitioner makes operands of calls whole, since it does not know what they
   /// compute. Where the call's rule splits it, each device calls for its part.
   FailureOr<bool> exportCall(Operation *op, MeshAttr mesh, Annotations &annotations,
@@ -441,8 +455,8 @@ private:
       return false;
     if (llvm::Expected<spmd::OpSplit> split =
             spmd::readSplit(*rule, operands, results, {}, mesh.getShape())) {
-      if (isSumOfFirst(op, *rule, *split))
-        return exportTerms(op, *split, mesh, annotations, known);
+      if (leavesTerms(*rule, *split))
+        return exportSplitCall(op, *split, mesh, annotations, known);
     } else {
       llvm::consumeError(split.takeError());
     }
@@ -456,70 +470,92 @@ private:
       spec = ShardingSpec::replicated(spmd::specRank(operand));
     spmd::OpSplit split =
         spmd::nearestSplit(op, *rule, operands, ArrayRef(results), {}, mesh.getShape());
-    if (!split.summedAxes.empty() || split.results != results)
+    if ((!split.summedAxes.empty() && !leavesTerms(*rule, split)) || split.results != results)
       return op->emitError("no strategy of the call has these shardings");
+    return exportSplitCall(op, split, mesh, annotations, known);
+  }
+
+  FailureOr<bool> exportSplitCall(Operation *op, const spmd::OpSplit &split, MeshAttr mesh,
+                                  Annotations &annotations,
+                                  llvm::DenseMap<Value, ShardingAttr> &known) {
     std::optional<analysis::AttentionCall> call = analysis::AttentionCall::read(op);
     if (call && !spmd::ringAxes(*call, split.operands[0]).empty())
       return exportRing(*call, split, mesh, annotations, known);
-    return exportManually(op, split.operands, split.results, mesh, annotations, known);
+    return exportTerms(op, split, mesh, annotations, known);
   }
 
-  /// Whether devices have terms of a sum that is all that the call is asked for.
-  static bool isSumOfFirst(Operation *op, const analysis::ShardingRule &rule,
-                           const spmd::OpSplit &split) {
+  /// Whether devices have terms of sums that nothing else goes into.
+  static bool leavesTerms(const analysis::ShardingRule &rule, const spmd::OpSplit &split) {
     return !split.summedAxes.empty() && rule.broughtOnce.empty() &&
-           llvm::all_of(split.summedAxes,
-                        [](const spmd::OpSplit::SummedAxis &summed) {
-                          return summed.reducer == analysis::Reducer::Sum;
-                        }) &&
-           llvm::all_of(op->getResults().drop_front(),
-                        [](Value result) { return result.use_empty(); });
+           llvm::all_of(split.summedAxes, [](const spmd::OpSplit::SummedAxis &summed) {
+             return summed.reducer == analysis::Reducer::Sum;
+           });
   }
 
-  /// Each device calls for its terms, which get a dimension over which the partitioner adds up.
+  /// Each device runs the op on its parts.
   FailureOr<bool> exportTerms(Operation *op, const spmd::OpSplit &split, MeshAttr mesh,
                               Annotations &annotations,
                               llvm::DenseMap<Value, ShardingAttr> &known) {
-    auto final = ShardingAttr::get(op->getContext(), split.results[0]);
+    return exportTerms(op, split, split.operands, mesh, annotations, known, op->getOperands(),
+                       copyOf(op));
+  }
+
+  /// What each device computes of its parts of `inputs`: the results of `body`, of which terms get
+  /// a dimension over which the partitioner adds up.
+  FailureOr<bool> exportTerms(Operation *op, const spmd::OpSplit &split,
+                              ArrayRef<ShardingSpec> operands, MeshAttr mesh,
+                              Annotations &annotations, llvm::DenseMap<Value, ShardingAttr> &known,
+                              ValueRange inputs, Body body) {
     SmallVector<ShardingSpec> made(split.unreduced);
     SmallVector<Type> types(op->getResultTypes());
-    auto type = cast<RankedTensorType>(types[0]);
-    types[0] = withTerms(type, split, mesh, made[0]);
+    SmallVector<unsigned> sums;
+    for (auto [i, result] : llvm::enumerate(op->getResults())) {
+      auto axes = split.summedAxesOf(i);
+      if (axes.empty() || result.use_empty())
+        continue;
+      types[i] = withTerms(cast<RankedTensorType>(types[i]), axes, mesh, made[i]);
+      sums.push_back(i);
+    }
     Location loc = op->getLoc();
-    auto body = [&](OpBuilder &builder, ValueRange parts, TypeRange types) {
-      Operation *local = builder.clone(*op);
-      local->setOperands(parts);
-      for (auto [result, type] : llvm::zip_equal(local->getResults(), types))
-        result.setType(type);
-      auto ofTerms = cast<RankedTensorType>(types[0]);
-      local->getResult(0).setType(ofTerms.clone(ofTerms.getShape().drop_front()));
-      analysis::fitSizes(local, op);
-      SmallVector<Value> values(local->getResults());
-      values[0] = builder.create(OperationState(loc, "stablehlo.reshape", values[0], ofTerms))
-                      ->getResult(0);
+    auto terms = [&](OpBuilder &builder, ValueRange parts, TypeRange types) {
+      SmallVector<Type> own(types);
+      for (unsigned i : sums) {
+        auto type = cast<RankedTensorType>(own[i]);
+        own[i] = type.clone(type.getShape().drop_front());
+      }
+      SmallVector<Value> values = body(builder, parts, own);
+      for (unsigned i : sums)
+        values[i] = builder.create(OperationState(loc, "stablehlo.reshape", values[i], types[i]))
+                        ->getResult(0);
       return values;
     };
     FailureOr<Operation *> manual =
-        createManually(op, split.operands, made, types, mesh, annotations, op->getOperands(), body);
+        createManually(op, operands, made, types, mesh, annotations, inputs, terms);
     if (failed(manual))
       return failure();
     OpBuilder builder(op);
-    Value total = sumOfTerms(builder, (*manual)->getResult(0));
-    op->getResult(0).replaceAllUsesWith(total);
+    for (auto [i, result] : llvm::enumerate((*manual)->getResults())) {
+      auto sharding = ShardingAttr::get(op->getContext(), split.results[i]);
+      Value held = result;
+      if (llvm::is_contained(sums, i))
+        held = sumOfTerms(builder, result);
+      op->getResult(i).replaceAllUsesWith(held);
+      if (held != result && failed(constrain(*held.getDefiningOp(), cast<OpResult>(held), sharding,
+                                             annotations, held)))
+        return failure();
+      known[held] = sharding;
+    }
     op->erase();
-    Value held = total;
-    if (failed(constrain(*total.getDefiningOp(), cast<OpResult>(total), final, annotations, held)))
-      return failure();
-    known[held] = final;
     return true;
   }
 
   /// The type with a dimension in front for each device's term, and its sharding.
-  static RankedTensorType withTerms(RankedTensorType type, const spmd::OpSplit &split,
-                                    MeshAttr mesh, ShardingSpec &spec) {
+  static RankedTensorType withTerms(RankedTensorType type,
+                                    ArrayRef<spmd::OpSplit::SummedAxis> summedAxes, MeshAttr mesh,
+                                    ShardingSpec &spec) {
     SmallVector<unsigned, 2> axes;
     int64_t count = 1;
-    for (spmd::OpSplit::SummedAxis summed : split.summedAxes) {
+    for (spmd::OpSplit::SummedAxis summed : summedAxes) {
       axes.push_back(summed.axis);
       count *= mesh.getShape()[summed.axis];
     }
@@ -570,7 +606,7 @@ private:
       spmd::setGathers(ring, inner, axes, mesh.getShape(), [&] { return ++numChannels; });
       return spmd::writeRing(inner, call, parts.drop_back(), types, ring);
     };
-    return exportManually(op, operands, split.results, mesh, annotations, known, inputs, body);
+    return exportTerms(op, split, operands, mesh, annotations, known, inputs, body);
   }
 
   /// Rows of a group are found by sorting, for which the partitioner makes them whole. Each
@@ -623,7 +659,7 @@ private:
     ShardingSpec terms = split->unreduced[0];
     RankedTensorType termsType = type;
     if (!split->summedAxes.empty())
-      termsType = withTerms(type, *split, mesh, terms);
+      termsType = withTerms(type, split->summedAxes, mesh, terms);
     FailureOr<Attribute> in = annotations.perValue(llvm::map_to_vector(operands, attributeOf)),
                          out = annotations.perValue(attributeOf(terms)),
                          axes = annotations.allAxes();
@@ -682,18 +718,9 @@ private:
                                  ArrayRef<ShardingSpec> results, MeshAttr mesh,
                                  Annotations &annotations,
                                  llvm::DenseMap<Value, ShardingAttr> &known) {
-    auto copy = [&](OpBuilder &builder, ValueRange parts, TypeRange types) {
-      Operation *local = builder.clone(*op);
-      local->setOperands(parts);
-      for (auto [result, type] : llvm::zip_equal(local->getResults(), types))
-        result.setType(type);
-      analysis::fitSizes(local, op);
-      return SmallVector<Value>(local->getResults());
-    };
-    return exportManually(op, operands, results, mesh, annotations, known, op->getOperands(), copy);
+    return exportManually(op, operands, results, mesh, annotations, known, op->getOperands(),
+                          copyOf(op));
   }
-
-  using Body = llvm::function_ref<SmallVector<Value>(OpBuilder &, ValueRange, TypeRange)>;
 
   /// What each device computes of its parts of `inputs`: the results of `body`.
   FailureOr<bool> exportManually(Operation *op, ArrayRef<ShardingSpec> operands,

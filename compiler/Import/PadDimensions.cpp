@@ -195,8 +195,10 @@ void PadClasses::visit(Operation *op) {
     };
     add(op->getOperands(), rule->operands, kept.operands);
     add(op->getResults(), rule->results, kept.results);
-    for (auto [factor, where] : llvm::zip_equal(rule->factors, places)) {
-      bool isWalked = factor.kind == FactorKind::Parallel || factor.kind == FactorKind::Reduction;
+    for (auto [index, factor, where] : llvm::enumerate(rule->factors, places)) {
+      // What others than sums make of zeros in place of padding is not known.
+      bool isWalked = factor.kind == FactorKind::Parallel ||
+                      (factor.kind == FactorKind::Reduction && !rule->isMixed(index));
       if (!isWalked || factor.size <= 1 ||
           !llvm::all_of(where, [](const Place &place) { return place.isMajor; }))
         continue;

@@ -1621,6 +1621,13 @@ static StringRef kindText(FactorKind kind) {
                                       : "needs all examples of the batch at once";
 }
 
+/// What of a call of attention lets examples meet, for behind that it needs them all.
+static std::string whyAll(Operation *op) {
+  std::optional<AttentionCall> call = AttentionCall::read(op);
+  StringRef why = call ? call->whyExamplesStay() : "";
+  return why.empty() ? "" : (" (" + why + ")").str();
+}
+
 /// Whether a dimension has the factor behind another one.
 static bool isMinor(const ShardingRule &rule, unsigned factor) {
   return llvm::any_of(llvm::concat<const TensorFactors>(rule.operands, rule.results),
@@ -1674,7 +1681,7 @@ LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, c
       (void)refuse(op, isa<hlo::DynamicSliceOp, hlo::DynamicUpdateSliceOp>(op)
                            ? "takes examples one after another"
                        : tensor[form.layout.dim].empty()
-                           ? "needs all examples of the batch at once"
+                           ? "needs all examples of the batch at once" + whyAll(op)
                            : "mixes the batch with another dimension");
       last.hint = hintForRows(op);
       return failure();
@@ -1688,7 +1695,7 @@ LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, c
   if (isa<hlo::CustomCallOp>(op) && isMinor(*rule, assignment->factor))
     return refuse(op, "mixes the batch with another dimension");
   if (factor.kind != FactorKind::Parallel && factor.kind != FactorKind::Reduction)
-    return refuse(op, kindText(factor.kind));
+    return refuse(op, kindText(factor.kind) + whyAll(op));
   if (auto dot = dyn_cast<chlo::RaggedDotOp>(op)) {
     int64_t ragged = dot.getRaggedDotDimensionNumbers().getLhsRaggedDimensions()[0];
     if (llvm::is_contained(rule->operands[0][ragged], assignment->factor))
@@ -1730,7 +1737,7 @@ LogicalResult BatchSplitter::splitByRule(Operation *op, SmallVector<Form> &in, c
       layouts.push_back(Layout());
       continue;
     }
-    if (factor.kind == FactorKind::Reduction) {
+    if (rule->isReduced(layouts.size(), assignment->factor)) {
       layouts.push_back(Layout::unreduced(factor.reducer));
       continue;
     }

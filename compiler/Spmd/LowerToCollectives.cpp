@@ -686,6 +686,7 @@ private:
                             llvm::ArrayRef<unsigned> axes, bool clamps);
   Value withSafeType(Value indices);
   Value complete(Value unreduced, unsigned result);
+  void completeAll(SmallVectorImpl<Value> &results);
 
   Operation *op;
   const analysis::ShardingRule &rule;
@@ -1000,6 +1001,7 @@ void OpLowering::putBack(SmallVectorImpl<Value> &results) {
 /// As the search counts: scatters first, then the rest of the axes.
 Value OpLowering::complete(Value unreduced, unsigned result) {
   Type element = typeOf(unreduced).getElementType();
+  SmallVector<OpSplit::SummedAxis, 2> summedAxes = split.summedAxesOf(result);
   SmallVector<std::pair<unsigned, int64_t>> scatters;
   for (auto [dim, axes] : llvm::enumerate(split.results[result].dims))
     for (unsigned axis : llvm::drop_begin(axes, split.unreduced[result].dims[dim].size()))
@@ -1013,13 +1015,20 @@ Value OpLowering::complete(Value unreduced, unsigned result) {
     return llvm::is_contained(llvm::make_first_range(scatters), axis);
   };
   for (auto [axis, dim] : scatters)
-    for (OpSplit::SummedAxis summed : split.summedAxes)
+    for (OpSplit::SummedAxis summed : summedAxes)
       if (summed.axis == axis)
         unreduced = devices.reduceScatter(unreduced, axis, dim, nameOf(summed.reducer, element));
-  for (OpSplit::SummedAxis summed : split.summedAxes)
+  for (OpSplit::SummedAxis summed : summedAxes)
     if (!isScattered(summed.axis))
       unreduced = devices.allReduce(unreduced, summed.axis, nameOf(summed.reducer, element));
   return unreduced;
+}
+
+/// All but what nobody reads, such as a workspace.
+void OpLowering::completeAll(SmallVectorImpl<Value> &results) {
+  for (auto [i, result] : llvm::enumerate(results))
+    if (!op->getResult(i).use_empty())
+      result = complete(result, i);
 }
 
 /// Each device would draw numbers of its own; all take the first one's.
@@ -1071,6 +1080,7 @@ LogicalResult OpLowering::lower(ValueRange given, SmallVectorImpl<Value> &result
   if (std::optional<analysis::AttentionCall> call = analysis::AttentionCall::read(op))
     if (ArrayRef<unsigned> axes = ringAxes(*call, split.operands[0]); !axes.empty()) {
       llvm::append_range(results, ringAttention(*call, operands, axes));
+      completeAll(results);
       return success();
     }
   if (isa<hlo::ScatterOp>(op) && failed(scatter(operands)))
@@ -1088,8 +1098,7 @@ LogicalResult OpLowering::lower(ValueRange given, SmallVectorImpl<Value> &result
   llvm::append_range(results, clone(operands)->getResults());
   if (split.summedAxes.empty())
     return success();
-  for (auto [i, result] : llvm::enumerate(results))
-    result = complete(result, i);
+  completeAll(results);
   putBack(results);
   return success();
 }

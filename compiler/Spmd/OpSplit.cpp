@@ -39,6 +39,16 @@ ShardingSpec spmd::specInBody(const TensorFactors &tensor, const OpSplit &split)
   return spec;
 }
 
+llvm::SmallVector<OpSplit::SummedAxis, 2> OpSplit::summedAxesOf(size_t result) const {
+  llvm::SmallVector<SummedAxis, 2> axes = summedAxes;
+  llvm::erase_if(axes, [&](SummedAxis summed) {
+    return llvm::any_of(unreduced[result].dims, [&](llvm::ArrayRef<unsigned> split) {
+      return llvm::is_contained(split, summed.axis);
+    });
+  });
+  return axes;
+}
+
 namespace {
 
 class SplitBuilder {
@@ -153,7 +163,7 @@ llvm::Expected<OpSplit> spmd::readSplit(const ShardingRule &rule,
     if (got != expected)
       return mismatch("operand", i, got, expected);
   for (auto [i, got, expected] : llvm::enumerate(results, split.unreduced)) {
-    if (!isScattered(got, expected, split.summedAxes))
+    if (!isScattered(got, expected, split.summedAxesOf(i)))
       return mismatch("result", i, got, expected);
     split.results[i] = got;
   }

@@ -17,13 +17,14 @@ struct OpSplit {
   llvm::SmallVector<llvm::SmallVector<unsigned, 2>> factorAxes;
   llvm::SmallVector<ShardingSpec> operands, results, unreduced;
   llvm::SmallVector<ShardingSpec> captures; // Of the rule's, in its order.
-  /// Axes of split reductions, rising: every result is unreduced over them.
+  /// Axes of split reductions, rising: every result is unreduced over them that they do not split.
   struct SummedAxis {
     unsigned axis = 0;
     analysis::Reducer reducer = analysis::Reducer::Sum;
     bool operator<(const SummedAxis &other) const { return axis < other.axis; }
   };
   llvm::SmallVector<SummedAxis, 2> summedAxes;
+  llvm::SmallVector<SummedAxis, 2> summedAxesOf(size_t result) const;
 };
 
 /// Every axis of more than one device, in the order of a spec without the others.

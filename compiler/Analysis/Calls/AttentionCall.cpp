@@ -261,24 +261,25 @@ std::optional<AttentionCall> AttentionCall::read(Operation *op) {
   return call;
 }
 
-/// Examples are parallel, and so are groups of heads that share their keys. Masks of
-/// dropout are drawn by place, sequences that are numbered through all examples count from the
-/// first one, and the gradient of a bias for all examples or heads is their sum: there
-/// the kernel needs all of them. Lengths that are sums over the examples before need all examples.
+/// Examples are parallel, and so are groups of heads that share their keys. The gradient of a bias
+/// for all examples or heads is their sum. Masks of dropout are drawn by place, and sequences that
+/// are numbered through all examples count from the first one: there the kernel needs all of them.
+/// Lengths that are sums over the examples before need all examples.
 ShardingRule AttentionCall::rule() const {
   RuleBuilder builder(op);
-  bool isWhole = dropout > 0 || isNumbered();
-  auto kindOf = [&](bool mustStay) {
-    return isWhole || mustStay ? FactorKind::Sequential : FactorKind::Parallel;
-  };
+  bool isWhole = !whyWhole().empty();
   llvm::ArrayRef<int64_t> biasShape =
       bias < 0 ? llvm::ArrayRef<int64_t>() : shapeOf(op->getOperand(bias));
-  auto isShared = [&](int64_t dim, int64_t size) {
-    return biasGradient >= 0 && !op->getResult(biasGradient).use_empty() && biasShape[dim] != size;
+  auto kindOf = [&](int64_t dim, int64_t size) {
+    bool isShared =
+        biasGradient >= 0 && !op->getResult(biasGradient).use_empty() && biasShape[dim] != size;
+    return isWhole    ? FactorKind::Sequential
+           : isShared ? FactorKind::Reduction
+                      : FactorKind::Parallel;
   };
   bool hasSums = isTransformerEngine && !hasOwnLengths;
-  unsigned example = builder.factor(batch, kindOf(hasSums || isShared(0, batch)));
-  unsigned keyHead = builder.factor(keyHeads, kindOf(isShared(1, heads)));
+  unsigned example = builder.factor(batch, hasSums ? FactorKind::Sequential : kindOf(0, batch));
+  unsigned keyHead = builder.factor(keyHeads, kindOf(1, heads));
   unsigned inGroup = builder.factor(heads / keyHeads, FactorKind::Sequential);
   DimFactors queryHeads{keyHead, inGroup};
   auto operand = [&](int index, int64_t dim, const DimFactors &factors) {
@@ -345,6 +346,17 @@ ShardingRule AttentionCall::rule() const {
   return builder.rule;
 }
 
+llvm::StringRef AttentionCall::whyWhole() const {
+  if (dropout > 0)
+    return "dropout draws its bits by an element's place in the call";
+  return isNumbered() ? "packed sequences are numbered through all examples" : "";
+}
+
+llvm::StringRef AttentionCall::whyExamplesStay() const {
+  bool hasSums = isTransformerEngine && !hasOwnLengths;
+  return hasSums ? "lengths are sums over the examples before" : whyWhole();
+}
+
 /// What the ring is written for: the kernel's statistics put parts together, queries and keys are
 /// split alike, and what masks them is known for each part.
 llvm::StringRef AttentionCall::whyTokensStay() const {
@@ -353,10 +365,8 @@ llvm::StringRef AttentionCall::whyTokensStay() const {
     return "calls of Transformer Engine are not looked into so far";
   if (!hasStatistics)
     return "without statistics parts cannot be put together";
-  if (dropout > 0)
-    return "dropout draws its bits by an element's place in the call";
-  if (isNumbered())
-    return "packed sequences are numbered through all examples";
+  if (llvm::StringRef why = whyWhole(); !why.empty())
+    return why;
   if (tokens != keyTokens)
     return "there are other keys than queries";
   if (isBalanced() && tokens % 2 != 0)
@@ -487,6 +497,10 @@ static ShardingRule customCall(Operation *op) {
   if (std::optional<BlockScaledDot> call = BlockScaledDot::read(op))
     return call->rule();
   return RuleBuilder(op).rule; // Not looked into: it runs on whole tensors.
+}
+
+bool analysis::isKnownCall(Operation *op) {
+  return AttentionCall::read(op) || TransformerEngineCall::read(op) || BlockScaledDot::read(op);
 }
 
 void analysis::attachCallRules(MLIRContext &context) {

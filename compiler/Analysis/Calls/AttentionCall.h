@@ -80,6 +80,10 @@ struct AttentionCall {
   int64_t windowKeys(int64_t own) const { return std::min(window - 1, tokens - own); }
 
   ShardingRule rule() const;
+  /// Why neither examples nor heads can be computed apart; empty where they can.
+  llvm::StringRef whyWhole() const;
+  /// The same of examples alone.
+  llvm::StringRef whyExamplesStay() const;
   /// Whether devices can share the tokens of queries and keys: in a ring, or with the keys of a
   /// window from devices before.
   bool mayRing() const { return whyTokensStay().empty(); }
@@ -99,6 +103,9 @@ struct AttentionCall {
   /// Of the scores that the masks leave, which are all that the kernel computes.
   double flops() const;
 };
+
+/// Whether the compiler knows what a call computes, and so how it can be split.
+bool isKnownCall(mlir::Operation *op);
 
 /// Sets what a query sees: whether the keys behind its own place, whether those within lengths
 /// only, and how many, 0 for all.

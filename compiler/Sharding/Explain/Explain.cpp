@@ -262,6 +262,15 @@ void Explainer::addExposed() {
   explanation.hiddenPicoseconds -= explanation.exposedPicoseconds;
 }
 
+/// Why a call whose rule is known runs whole.
+static StringRef whyWhole(const OpInfo &info, bool maySplit) {
+  if (maySplit)
+    return "moves for a split would cost more";
+  StringRef why = info.attention ? info.attention->whyWhole() : "";
+  return !why.empty() ? why
+                      : "the mesh divides nothing that it splits, or the method keeps that whole";
+}
+
 void Explainer::addOps() {
   int64_t numDevices = 1;
   for (int64_t size : builder.getMeshShape())
@@ -288,10 +297,7 @@ void Explainer::addOps() {
       uses = bodyUses(*info.rule, strategy.axes, projection, model);
     else if (row.computePicoseconds > 0) {
       uses = builder.ringUses(info, projection, strategy);
-      for (unsigned result = 0; result < info.results.size(); ++result)
-        llvm::append_range(uses, reductionUses(*info.rule, result, strategy,
-                                               builder.getValues()[info.results[result]].bytes,
-                                               projection, model));
+      llvm::append_range(uses, builder.sumUses(info, projection, strategy));
     }
     int64_t saved = uses.empty() ? 0 : times * builder.savedOf(info, projection, strategy);
     for (const CollectiveUse &use : uses) { // One, where anything is saved.
@@ -335,7 +341,10 @@ void Explainer::addOps() {
     row.line = lineOf(info.op);
     if (auto call = llvm::dyn_cast<stablehlo::CustomCallOp>(info.op)) {
       row.target = call.getCallTargetName().str();
-      row.mayHaveRule = analysis::mayHaveCallRule(call);
+      bool isKnown = analysis::isKnownCall(call);
+      row.mayHaveRule = !isKnown && analysis::mayHaveCallRule(call);
+      if (isKnown && row.isWhole)
+        row.wholeCall = whyWhole(info, row.maySplit).str();
     }
     if (auto map = llvm::dyn_cast<MapOp>(info.op))
       map.getBody().walk([&](stablehlo::CustomCallOp call) {
@@ -828,6 +837,8 @@ DictionaryAttr Explanation::toAttribute(MLIRContext *context) const {
       fields.push_back(named("target", text(row.target)));
     if (row.mayHaveRule)
       fields.push_back(named("may_have_rule", builder.getBoolAttr(true)));
+    if (!row.wholeCall.empty())
+      fields.push_back(named("whole_call", text(row.wholeCall)));
     if (!row.wholeTokens.empty())
       fields.push_back(named("whole_tokens", text(row.wholeTokens)));
     if (row.layer)

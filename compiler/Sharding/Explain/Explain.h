@@ -33,6 +33,7 @@ struct ExplainedOp {
   std::string line;         // "model.py:12", if known.
   std::string target;       // Of a call.
   bool mayHaveRule = false; // A rule could split the call.
+  std::string wholeCall;    // Of a call whose rule is known: why it runs whole.
   std::string wholeTokens;  // Of attention that devices compute alike: why they share no tokens.
 };
 

@@ -42,6 +42,8 @@ const ShardingRule *MethodRoles::ruleOf(Operation *op) const {
   return it == rules.end() ? nullptr : &it->second;
 }
 
+static constexpr uint64_t kAllDims = ~uint64_t(0);
+
 static bool isReal(Value value) {
   auto type = llvm::dyn_cast<RankedTensorType>(value.getType());
   return type && llvm::isa<FloatType, ComplexType>(type.getElementType());
@@ -123,9 +125,7 @@ bool MethodRoles::pushBackward(Operation *op, const ShardingRule &rule, Labels &
     mark(value, tensor, labels.lookup(value), factors);
   bool isNew = false;
   for (auto [value, tensor] : llvm::zip_equal(op->getOperands(), rule.operands)) {
-    if (!wanted(value))
-      continue;
-    uint64_t dims = dimsOf(tensor, factors);
+    uint64_t dims = dimsOf(tensor, factors) & wanted(value);
     if (!dims)
       continue;
     uint64_t &known = labels[value];
@@ -133,6 +133,32 @@ bool MethodRoles::pushBackward(Operation *op, const ShardingRule &rule, Labels &
     known |= dims;
   }
   return isNew;
+}
+
+/// Dimensions of the results along which an op reads nothing that has parts: those that a
+/// broadcast grows, and what is made of them. `known` says so of operands.
+static void findGrown(Operation &op, const ShardingRule &rule,
+                      llvm::function_ref<uint64_t(Value)> known,
+                      llvm::DenseMap<Value, uint64_t> &grown) {
+  if (rule.forwards) {
+    for (auto [operand, result] : llvm::zip_equal(op.getOperands(), op.getResults()))
+      grown[result] = known(operand);
+    return;
+  }
+  if (op.getNumRegions() > 0)
+    return;
+  llvm::SmallBitVector free(rule.factors.size());
+  for (auto [index, factor] : llvm::enumerate(rule.factors))
+    free[index] = factor.kind == analysis::FactorKind::Parallel;
+  for (auto [value, tensor] : llvm::zip_equal(op.getOperands(), rule.operands)) {
+    uint64_t dims = known(value);
+    for (auto [dim, factors] : llvm::enumerate(tensor))
+      if (dim >= 64 || !((dims >> dim) & 1))
+        for (unsigned factor : factors)
+          free.reset(factor);
+  }
+  for (auto [value, tensor] : llvm::zip_equal(op.getResults(), rule.results))
+    grown[value] = dimsOf(tensor, free);
 }
 
 /// Whether what the op's regions use from outside is all as `isWanted` says.
@@ -153,10 +179,14 @@ void MethodRoles::findBatch() {
     if (main.getArgAttr(argument.getArgNumber(), attr::perMicroBatch))
       constants.insert(argument);
   auto isConstant = [&](Value value) { return constants.contains(value); };
+  llvm::DenseMap<Value, uint64_t> grown;
+  auto freeDims = [&](Value value) { return isConstant(value) ? kAllDims : grown.lookup(value); };
   Block &body = main.getBody().front();
   for (Operation &op : body.without_terminator()) {
-    if (const ShardingRule *rule = ruleOf(&op))
+    if (const ShardingRule *rule = ruleOf(&op)) {
       pushForward(&op, *rule, batch);
+      findGrown(op, *rule, freeDims, grown);
+    }
     if (llvm::isa<stablehlo::OptimizationBarrierOp>(op)) {
       for (auto [operand, result] : llvm::zip_equal(op.getOperands(), op.getResults()))
         if (isConstant(operand))
@@ -166,10 +196,10 @@ void MethodRoles::findBatch() {
     }
   }
   // A constant has the batch where its user does, such as the zeros that the gradient
-  // of a gather adds to.
+  // of a gather adds to, and so does what is broadcast, such as a bias of all examples.
   for (Operation &op : llvm::reverse(body.without_terminator()))
     if (const ShardingRule *rule = ruleOf(&op))
-      pushBackward(&op, *rule, batch, isConstant);
+      pushBackward(&op, *rule, batch, freeDims);
 }
 
 /// Factors by which all operands and the result of a dot are batched.
@@ -248,7 +278,8 @@ void MethodRoles::findExperts() {
   // to the optimizer's state.
   for (Operation &op : llvm::reverse(body.without_terminator()))
     if (const ShardingRule *rule = ruleOf(&op); rule && !rule->heavy && !rule->leads)
-      pushBackward(&op, *rule, experts, [&](Value value) { return weights.count(value) != 0; });
+      pushBackward(&op, *rule, experts,
+                   [&](Value value) { return weights.count(value) ? kAllDims : 0; });
   bool isNew = true;
   while (isNew) {
     isNew = false;
@@ -259,7 +290,7 @@ void MethodRoles::findExperts() {
       isNew |= pushForward(&op, *rule, experts);
       if (opPhaseOf(&op) == OpPhase::Update &&
           analysis::isElementwiseName(op.getName().getStringRef()))
-        isNew |= pushBackward(&op, *rule, experts, [&](Value) { return true; });
+        isNew |= pushBackward(&op, *rule, experts, [](Value) { return kAllDims; });
     }
   }
   for (Operation &op : body.without_terminator()) {
@@ -563,7 +594,6 @@ bool Restriction::isMostSplit(Value value, const ShardingSpec &spec, uint64_t di
 }
 
 bool Restriction::allowsSpec(Value value, const ShardingSpec &spec) const {
-  constexpr uint64_t kAllDims = ~uint64_t(0);
   auto isBatch = [&](unsigned axis) { return isBatchAxis(axis); };
   auto isZero = [&](unsigned axis) { return isZeroAxis(axis); };
   ValueRole role = roles.of(value);
@@ -633,7 +663,7 @@ bool Restriction::allowsStrategy(Operation *op, llvm::ArrayRef<ShardingSpec> ope
                        isByExpert(op->getResults(), results, axis));
     if (!wantsBatch && rule && rule->heavy && !splitsWeight(op, operands, results, axis))
       return false;
-    bool isSummed = false;
+    unsigned summed = rule ? rule->factors.size() : 0; // The reduction that is split.
     for (auto [i, value, spec] : llvm::enumerate(op->getOperands(), operands)) {
       uint64_t dims = isExpertOp ? roles.expertDims(value) : roles.batchDims(value);
       Splits how = splits(spec, axis, dims);
@@ -643,12 +673,14 @@ bool Restriction::allowsStrategy(Operation *op, llvm::ArrayRef<ShardingSpec> ope
         return false;
       for (size_t dim = 0; rule && dim < spec.dims.size(); ++dim)
         if (llvm::is_contained(spec.dims[dim], axis) && !rule->operands[i][dim].empty())
-          isSummed |=
-              rule->factors[rule->operands[i][dim][0]].kind == analysis::FactorKind::Reduction;
+          if (unsigned factor = rule->operands[i][dim][0];
+              rule->factors[factor].kind == analysis::FactorKind::Reduction)
+            summed = factor;
     }
-    for (auto [value, spec] : llvm::zip_equal(op->getResults(), results)) {
+    for (auto [i, value, spec] : llvm::enumerate(op->getResults(), results)) {
       if (!uses(spec, axis))
         continue;
+      bool isSummed = rule && summed < rule->factors.size() && rule->isReduced(i, summed);
       if (isSummed) { // A sum that is scattered.
         bool isBatch = splits(spec, axis, roles.batchDims(value)) == Splits::Wanted;
         if (isExpertOp && isGrouped && isBatch) // Rows go back to where they came from.

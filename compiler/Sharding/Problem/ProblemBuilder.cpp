@@ -1375,6 +1375,21 @@ cost::Product ProblemBuilder::shapeOfProduct(const OpInfo &info, const RuleProje
   return product;
 }
 
+llvm::SmallVector<CollectiveUse> ProblemBuilder::sumUses(const OpInfo &info,
+                                                         const RuleProjection &projection,
+                                                         const Strategy &strategy) const {
+  llvm::SmallVector<CollectiveUse> uses;
+  for (auto [result, value] : llvm::enumerate(info.results))
+    if (llvm::any_of(info.rule->factors,
+                     [](const analysis::Factor &factor) {
+                       return factor.kind == analysis::FactorKind::Reduction;
+                     }) &&
+        !info.op->getResult(result).use_empty())
+      llvm::append_range(uses, reductionUses(*info.rule, result, strategy, values[value].bytes,
+                                             projection, model));
+  return uses;
+}
+
 int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &projection,
                                     const Strategy &strategy) const {
   if (!info.rule->work.empty())
@@ -1393,10 +1408,8 @@ int64_t ProblemBuilder::picoseconds(const OpInfo &info, const RuleProjection &pr
                                    : model.computeSeconds(work.flops, work.bytes, dtype, product);
   for (const CollectiveUse &use : ringUses(info, projection, strategy))
     seconds += use.seconds;
-  for (unsigned result = 0; result < info.results.size(); ++result)
-    seconds +=
-        paidPart(info) * reductionSeconds(*info.rule, result, strategy,
-                                          values[info.results[result]].bytes, projection, model);
+  for (const CollectiveUse &use : sumUses(info, projection, strategy))
+    seconds += paidPart(info) * use.seconds;
   return toPicoseconds(seconds) - savedOf(info, projection, strategy);
 }
 

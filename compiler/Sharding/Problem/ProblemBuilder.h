@@ -222,6 +222,9 @@ public:
   /// kernels that run beside it; nothing for other ops.
   llvm::SmallVector<CollectiveUse> ringUses(const OpInfo &info, const RuleProjection &projection,
                                             const Strategy &strategy) const;
+  /// What completes the sums that are read.
+  llvm::SmallVector<CollectiveUse> sumUses(const OpInfo &info, const RuleProjection &projection,
+                                           const Strategy &strategy) const;
   TensorReshards &reshardsOf(const ValueInfo &value) const;
   /// What it costs in a phase to move a value.
   int64_t movePicoseconds(const ValueInfo &value, PackedSpec from, PackedSpec to,

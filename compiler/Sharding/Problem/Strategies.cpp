@@ -82,7 +82,7 @@ static llvm::SmallVector<int> scatterDims(const ShardingRule &rule,
                                           llvm::ArrayRef<int64_t> meshShape, bool everyDim) {
   llvm::SmallVector<int> dims;
   int16_t factor = strategy.axes.factor[axis];
-  if (factor < 0 || rule.factors[factor].kind != FactorKind::Reduction)
+  if (factor < 0 || !rule.isReduced(0, factor))
     return dims;
   PackedSpec spec = scatteredSpec(projection.toSpec(rule.results[0], strategy.axes), strategy);
   for (int dim = 0; dim < static_cast<int>(resultShape.size()); ++dim) {

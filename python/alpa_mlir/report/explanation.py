@@ -181,11 +181,14 @@ def _whole_places(rows: list[Row], stage_seconds: float) -> list[str]:
     Calls are all named."""
     places: dict[tuple[str, str, str], list[float]] = {}
     splittable: set[str] = set()  # Targets that a rule may split.
+    reasons: dict[str, str] = {}  # By target, why known calls are whole.
     for row in rows:
         place = (row["op"], row.get("target", ""), row.get("line", ""))
         places.setdefault(place, []).append(_whole_seconds(row))
         if row.get("may_have_rule"):
             splittable.add(row["target"])
+        if "whole_call" in row:
+            reasons[row["target"]] = row["whole_call"]
     lines: list[str] = []
     calls: set[str] = set()
     small: list[float] = []
@@ -202,6 +205,8 @@ def _whole_places(rows: list[Row], stage_seconds: float) -> list[str]:
             calls.add(target)
             if op == "alpa.map":
                 fix = "it is called for each block of a shard_map, which the mesh does not divide"
+            elif target in reasons:
+                fix = f"its rule is known: {reasons[target]}"
             elif target in splittable:
                 fix = (
                     f"to split it, give alpa_mlir.sharding_rule({target!r}, "

@@ -39,6 +39,7 @@ STYLES = {
     "window": {"is_causal": True, "local_window_size": (4, 0)},
     "bias": {"bias": "heads"},
     "bias of examples": {"bias": "examples"},
+    "bias of all heads": {"bias": "all"},
 }
 METHODS = {
     "one micro-batch": ShardParallel(num_micro_batches=1),
@@ -115,7 +116,11 @@ def make_step(implementation, key_heads, is_causal=False, lengths=False, bias=No
         if lengths:
             given |= dict.fromkeys(("query_seq_lengths", "key_value_seq_lengths"), batch["lengths"])
         if bias:
-            given["bias"] = params["bias"] if bias == "heads" else batch["bias"]
+            given["bias"] = params["bias"] if bias in ("heads", "all") else batch["bias"]
+            if bias == "all":
+                given["bias"] = params["bias"][:, :1]
+            if bias == "broadcast":
+                given["bias"] = jnp.broadcast_to(params["bias"], (BATCH, HEADS, TOKENS, TOKENS))
             if bias == "masks":  # A query of every fifth place sees no key but its own.
                 place = jnp.arange(TOKENS)
                 far = (place[:, None] % 5 == 0) | ((place[:, None] - place) % 3 == 1)
@@ -153,7 +158,6 @@ def assert_equal_update(found, expected, state, tolerance=3e-5):
         for i, style in enumerate(STYLES)
         for j, method in enumerate(METHODS)
         for k, heads in enumerate((4, 2))
-        if style != "bias" or method == "one micro-batch"
     ],
 )
 @pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
@@ -205,13 +209,50 @@ def test_plans_for_gpus_call_the_kernel_on_parts(monkeypatch):
         assert f"tensor<{examples}x{TOKENS}x{heads}x{FEATURES}xbf16>" in call
 
 
-@pytest.mark.usefixtures("any_dtype")
-def test_the_gradient_of_a_bias_for_all_examples_needs_them_all(monkeypatch):
-    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")
-    step, state, batch = make_step("cudnn", 2, bias="heads")
-    parallel = alpa_mlir.parallelize(step, cluster=GPUS, method=METHODS["two"])
-    with pytest.raises(MicroBatchError, match="needs all examples"):
-        parallel.plan(state, batch)
+SHARED_METHODS = {
+    "auto": ShardParallel(num_micro_batches=1, mesh_shape=(2, 4)),
+    "data parallel": ShardParallel(num_micro_batches=1, method="data-parallel"),
+    "data parallel, two": ShardParallel(num_micro_batches=2, method="data-parallel"),
+    "zero-3": ShardParallel(num_micro_batches=1, method="zero-3"),
+    "four": ShardParallel(num_micro_batches=4, method="megatron", mesh_shape=(2, 4)),
+    "collectives": ShardParallel(num_micro_batches=2, mesh_shape=(2, 4), export="collectives"),
+    "two stages": METHODS["two stages"],
+}
+
+
+def whole_calls(plan):
+    """Calls that all devices of a stage run on all examples and heads."""
+    return [
+        row["target"]
+        for stage in range(len(plan.stages))
+        for row in plan.explanation(stage)["ops"]
+        if row.get("whole") and "target" in row
+    ]
+
+
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize("bias", ["heads", "all"])
+@pytest.mark.parametrize("method", SHARED_METHODS)
+@pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
+def test_the_gradient_of_a_bias_for_all_examples_is_their_sum(bias, method):
+    step, state, batch = make_step("cudnn", 4, bias=bias, is_causal=True)
+    plain, _, _ = make_step("xla", 4, bias=bias, is_causal=True)
+    split = alpa_mlir.compile(
+        step, state, batch, cluster=GPUS, method=SHARED_METHODS[method], cache=False
+    )
+    assert not whole_calls(split.plan)
+    assert_equal_update(split(state, batch), jax.jit(plain)(state, batch), state)
+
+
+@pytest.mark.parametrize("method", ["data-parallel", "zero-2", "zero-3"])
+@pytest.mark.usefixtures("any_dtype", "kernels_to_the_end")
+def test_methods_split_a_bias_that_is_broadcast(method):
+    step, state, batch = make_step("cudnn", 4, bias="broadcast")
+    plain, _, _ = make_step("xla", 4, bias="broadcast")
+    shard = ShardParallel(num_micro_batches=1, method=method)
+    split = alpa_mlir.compile(step, state, batch, cluster=GPUS, method=shard, cache=False)
+    assert not whole_calls(split.plan)
+    assert_equal_update(split(state, batch), jax.jit(plain)(state, batch), state)
 
 
 # Lengths of the sequences that are packed in each example, -1 for none; some leave padding behind.
@@ -315,6 +356,18 @@ def test_dropout_in_the_kernel_keeps_it_whole(monkeypatch):
     with pytest.raises(UnsupportedOpError, match="dropout has no form in plain ops"):
         alpa_mlir.parallelize(step, cluster=CLUSTER)(scale, batch)
 
+    monkeypatch.setattr("alpa_mlir.stages._gpus_elsewhere", lambda cluster: "9.0")
+    why = "dropout draws its bits by an element's place in the call"
+    whole = alpa_mlir.parallelize(step, cluster=GPUS, method=METHODS["one micro-batch"])
+    text = alpa_mlir.explain(whole.plan(scale, batch).plan)
+    assert f"its rule is known: {why}" in text
+    assert "alpa_mlir.sharding_rule" not in text
+    parts = alpa_mlir.parallelize(step, cluster=GPUS, method=METHODS["two"])
+    with pytest.raises(
+        MicroBatchError, match=re.escape(f"needs all examples of the batch at once ({why})")
+    ):
+        parts.plan(scale, batch)
+
 
 # One example and one head of keys leave nothing to split but tokens.
 RINGS = {
@@ -322,6 +375,7 @@ RINGS = {
     "two axes": (1, 1, ShardParallel(mesh_shape=(2, 4))),
     "collectives": (1, 1, ShardParallel(mesh_shape=(2, 4), export="collectives")),
     "examples beside": (2, 1, ShardParallel(mesh_shape=(4, 2))),
+    "examples beside, collectives": (2, 1, ShardParallel(mesh_shape=(2, 4), export="collectives")),
     "heads beside": (1, 2, ShardParallel(mesh_shape=(2, 4), export="collectives")),
     "three axes": (2, 2, ShardParallel(mesh_shape=(2, 2, 2), num_mesh_axes=3)),
     "micro-batches": (2, 1, ShardParallel(mesh_shape=(2, 4), num_micro_batches=2)),
