@@ -1384,7 +1384,7 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::sumUses(const OpInfo &info,
                      [](const analysis::Factor &factor) {
                        return factor.kind == analysis::FactorKind::Reduction;
                      }) &&
-        !info.op->getResult(result).use_empty())
+        !(info.results.size() > 1 && info.op->getResult(result).use_empty()))
       llvm::append_range(uses, reductionUses(*info.rule, result, strategy, values[value].bytes,
                                              projection, model));
   return uses;

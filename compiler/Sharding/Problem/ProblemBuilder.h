@@ -222,7 +222,7 @@ public:
   /// kernels that run beside it; nothing for other ops.
   llvm::SmallVector<CollectiveUse> ringUses(const OpInfo &info, const RuleProjection &projection,
                                             const Strategy &strategy) const;
-  /// What completes the sums that are read.
+  /// What completes the sums that the op gives; of several results those that are read.
   llvm::SmallVector<CollectiveUse> sumUses(const OpInfo &info, const RuleProjection &projection,
                                            const Strategy &strategy) const;
   TensorReshards &reshardsOf(const ValueInfo &value) const;

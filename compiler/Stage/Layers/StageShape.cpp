@@ -47,6 +47,9 @@ private:
       word(numberOf(value));
     for (Value value : op->getResults())
       word(numberOf(value));
+    if (op->getNumResults() > 1) // What nobody reads of what a call gives is not completed.
+      for (Value value : op->getResults())
+        word(value.use_empty());
     for (Region &region : op->getRegions())
       for (Block &inner : region) {
         word(inner.getNumArguments());
