@@ -661,6 +661,8 @@ _REPEATED = 0.005
 _MOVED = 0.005
 # And in which layers are computed again.
 _RECOMPUTED = 0.02
+# And in which it waits for copies to hosts, that is worth saying.
+_WAITED = 0.05
 # A full plan this much slower than an estimate of another is worth a second look.
 _TOLERANCE = 1.05
 
@@ -1172,6 +1174,9 @@ def find_plan(
         _warn_of_placements(
             placed, "none of them is kept from the forward to the backward phase of one stage"
         )
+    is_default = method.remat == "none" and method.offload == "auto"
+    if is_default and not placed and _keeps_activations_on_hosts(plan):
+        _warn_of_copies(plan)
     if cache is not None and not plan.timed_out_solves:  # Another search may find a better one.
         cache.put(name, plan)
     return plan
@@ -1214,6 +1219,18 @@ def _warn_of_placements(count: int, why: str) -> None:
         f"the devices, and count there: {why}",
         stacklevel=2,
     )
+
+
+def _warn_of_copies(plan: Plan) -> None:
+    """Says that layers may be computed again where a step waits for copies to hosts instead."""
+    waited = max(stage.predicted.get("host_seconds", 0.0) for stage in plan.stages)
+    part = waited / plan.predicted.get("step_seconds", inf)
+    if part > _WAITED:
+        warnings.warn(
+            "nothing fits without copies of activations to the hosts and back, for which a step "
+            f'waits {part:.0%} of its time; with remat="auto" layers may be computed again instead',
+            stacklevel=2,
+        )
 
 
 def search_best(

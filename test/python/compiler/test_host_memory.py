@@ -588,3 +588,13 @@ def test_activations_go_to_the_host_where_nothing_else_fits():
     method = ShardParallel(offload="activations")
     with pytest.raises(InfeasiblePlanError, match=r"in its host.s memory, of which .* too little"):
         parallel_of(step, method, little).plan(state, batch)
+
+
+def test_copies_instead_of_computing_again_are_said():
+    step, (state, batch) = step_of("list"), tall_arguments("list")
+    slow = room_for(2)
+    slow["hosts"] |= {"host_memory": HOST | {"bandwidth": 1e8}}
+    with pytest.warns(UserWarning, match=r"waits \d+% of its time; with remat=\"auto\""):
+        parallel_of(step, ShardParallel(), slow).plan(state, batch)
+    parallel_of(step, ShardParallel(), room_for(8)).plan(state, batch)
+    parallel_of(step, ShardParallel(remat="auto"), slow).plan(state, batch)
