@@ -408,18 +408,22 @@ public:
     if (fits(problem, lists, mostKept))
       take(worth(problem, lists), lists);
   }
-  /// Those of the first ways, made for all of the problem.
+  /// Those of the first ways, made for all of the problem; where none of these fits, of the next.
   void offer(const Ranks &ranks, llvm::function_ref<std::vector<StepList>(size_t)> make) {
-    llvm::ArrayRef<Ranks::value_type> first = llvm::ArrayRef(ranks).take_front(kFinalists);
-    std::vector<std::vector<StepList>> orders(first.size());
-    std::vector<std::pair<double, double>> found(first.size(), {kNever, kNever});
-    forEach(problem, first.size(), [&](size_t i) {
-      orders[i] = make(std::get<2>(first[i]));
-      if (fits(problem, orders[i], mostKept))
-        found[i] = worth(problem, orders[i]);
-    });
-    for (auto [its, lists] : llvm::zip_equal(found, orders))
-      take(its, lists);
+    llvm::ArrayRef<Ranks::value_type> left(ranks);
+    do {
+      llvm::ArrayRef<Ranks::value_type> first = left.take_front(kFinalists);
+      left = left.drop_front(first.size());
+      std::vector<std::vector<StepList>> orders(first.size());
+      std::vector<std::pair<double, double>> found(first.size(), {kNever, kNever});
+      forEach(problem, first.size(), [&](size_t i) {
+        orders[i] = make(std::get<2>(first[i]));
+        if (fits(problem, orders[i], mostKept))
+          found[i] = worth(problem, orders[i]);
+      });
+      for (auto [its, lists] : llvm::zip_equal(found, orders))
+        take(its, lists);
+    } while (best.empty() && !left.empty());
   }
   std::vector<StepList> take() { return std::move(best); }
 

@@ -136,6 +136,14 @@ def test_one_stage_on_a_mesh(data: st.DataObject) -> None:
     check(name, problem)
 
 
+def test_orders_that_fit_fewer_micro_batches_alone_give_way() -> None:
+    """The best orders of some round trips keep too much where there are more micro-batches."""
+    times = [StageSeconds(0.0, 0.0, 0.0, 0.0, 0.0)] * 6
+    times[3] = times[3]._replace(forward=0.001)
+    times[4] = times[4]._replace(forth=0.001)
+    check("dualpipe-v", replace(ScheduleProblem.in_rounds(2, 3, 5), seconds=tuple(times)))
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_rounds_of_stages(data: st.DataObject) -> None:
