@@ -112,7 +112,7 @@ ShardingRule analysis::innermostRule(mlir::Operation *op, size_t inner) {
   return untouchedRule(op, [&](unsigned dim) { return dim + inner >= rank; });
 }
 
-static bool holds(const TensorFactors &tensor, unsigned factor) {
+bool analysis::holds(const TensorFactors &tensor, unsigned factor) {
   return llvm::any_of(tensor,
                       [&](const DimFactors &dim) { return llvm::is_contained(dim, factor); });
 }

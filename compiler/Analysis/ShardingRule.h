@@ -38,6 +38,8 @@ struct Factor {
 /// no factor has size 1 or is never split.
 using DimFactors = llvm::SmallVector<unsigned, 1>;
 using TensorFactors = llvm::SmallVector<DimFactors>;
+/// Whether some dimension of a tensor has the factor.
+bool holds(const TensorFactors &tensor, unsigned factor);
 
 /// One op's loops. The only place that knows the op's semantics: strategies,
 /// propagation, memory and batch analysis all derive from it.

@@ -49,6 +49,7 @@ using analysis::Factor;
 using analysis::FactorKind;
 using analysis::fitSizes;
 using analysis::getShardingRule;
+using analysis::holds;
 using analysis::isNeutral;
 using analysis::isSplatOf;
 using analysis::nameOf;
@@ -391,11 +392,6 @@ RankedTensorType BatchSplitter::localType(Value value, Layout layout) {
   SmallVector<int64_t> shape(type.getShape());
   shape[layout.dim] /= count;
   return type.clone(shape);
-}
-
-static bool holds(const TensorFactors &tensor, int64_t factor) {
-  return llvm::any_of(
-      tensor, [&](const DimFactors &dim) { return llvm::is_contained(dim, unsigned(factor)); });
 }
 
 /// Whether a function of scalars, as those of reductions, reads what is made outside of it.

@@ -1379,12 +1379,12 @@ llvm::SmallVector<CollectiveUse> ProblemBuilder::sumUses(const OpInfo &info,
                                                          const RuleProjection &projection,
                                                          const Strategy &strategy) const {
   llvm::SmallVector<CollectiveUse> uses;
+  if (llvm::none_of(info.rule->factors, [](const analysis::Factor &factor) {
+        return factor.kind == analysis::FactorKind::Reduction;
+      }))
+    return uses;
   for (auto [result, value] : llvm::enumerate(info.results))
-    if (llvm::any_of(info.rule->factors,
-                     [](const analysis::Factor &factor) {
-                       return factor.kind == analysis::FactorKind::Reduction;
-                     }) &&
-        !(info.results.size() > 1 && info.op->getResult(result).use_empty()))
+    if (!(info.results.size() > 1 && info.op->getResult(result).use_empty()))
       llvm::append_range(uses, reductionUses(*info.rule, result, strategy, values[value].bytes,
                                              projection, model));
   return uses;

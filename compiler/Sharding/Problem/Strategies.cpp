@@ -226,10 +226,6 @@ cost::Product sharding::productOf(const ShardingRule &rule, const Assignment &ax
   cost::Product product;
   if (rule.operands.size() < 2 || rule.results.empty())
     return product;
-  auto has = [](const TensorFactors &tensor, unsigned factor) {
-    return llvm::any_of(
-        tensor, [&](const analysis::DimFactors &dim) { return llvm::is_contained(dim, factor); });
-  };
   // The other side is the next operand that has loops: a kernel may have scales in between.
   const auto *other = llvm::find_if(llvm::drop_begin(rule.operands), [](const auto &tensor) {
     return llvm::any_of(tensor, [](const analysis::DimFactors &dim) { return !dim.empty(); });
@@ -238,14 +234,14 @@ cost::Product sharding::productOf(const ShardingRule &rule, const Assignment &ax
   double results = 1;
   for (auto [index, factor] : llvm::enumerate(rule.factors)) {
     unsigned i = static_cast<unsigned>(index);
-    if (!has(rule.results[0], i))
+    if (!analysis::holds(rule.results[0], i))
       continue;
     double size =
         static_cast<double>(factor.size) / static_cast<double>(projection.numShares(axes, {i}));
     results *= size;
-    if (!has(right, i))
+    if (!analysis::holds(right, i))
       continue;
-    (has(rule.operands[0], i) ? product.count : product.columns) *= size;
+    (analysis::holds(rule.operands[0], i) ? product.count : product.columns) *= size;
   }
   product.rows = results / (product.count * product.columns);
   product.inner = flops / (2 * results);

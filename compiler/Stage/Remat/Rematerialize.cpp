@@ -322,10 +322,10 @@ private:
       }
     llvm::DenseSet<Operation *> computing = findComputing();
     for (Operation *op : readers)
-      for (Value value : getUsedValues(op))
-        if (computing.contains(op) && comesIn(value) &&
-            value.getDefiningOp()->isBeforeInBlock(start))
-          values.insert(value);
+      if (computing.contains(op))
+        for (Value value : getUsedValues(op))
+          if (comesIn(value) && value.getDefiningOp()->isBeforeInBlock(start))
+            values.insert(value);
     if (values.empty())
       return;
     OperationState state(start->getLoc(), "stablehlo.optimization_barrier");

@@ -51,6 +51,15 @@ def assert_cut(plan):
     assert not first & second
 
 
+def compare_scans(method, step, init):
+    """Steps of the plan are those of `jax.jit`; of two stages each has layers of its own."""
+    params, batch = init()
+    compiled = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=method)
+    if method is TWO:
+        assert_cut(compiled.plan)
+    assert_steps_of_jit(compiled, step, params, batch)
+
+
 def predicted_seconds(step, init, **options):
     method = ShardParallel(**options)
     parallel = alpa_mlir.parallelize(step, cluster="dgx-a100", method=method, cache=False)
@@ -322,12 +331,7 @@ def test_unrolled_scans_are_predicted_like_others(method, unroll):
     [(TWO, 2), (TWO, 3), (TWO, True), (ShardParallel(method="zero-3"), 5)],
 )
 def test_unrolled_scans_compute_what_jit_does(method, unroll):
-    step, init = unrolled(unroll)
-    params, batch = init()
-    compiled = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=method)
-    if method is TWO:
-        assert_cut(compiled.plan)
-    assert_steps_of_jit(compiled, step, params, batch)
+    compare_scans(method, *unrolled(unroll))
 
 
 def checkpointed(form, width=16, rows=16):
@@ -400,12 +404,7 @@ CHECKPOINTED = ["around", "blocks", "blocks of layers"]
 @pytest.mark.parametrize("form", CHECKPOINTED)
 @pytest.mark.parametrize("method", [TWO, ShardParallel(), ShardParallel(method="zero-3")])
 def test_checkpoints_around_scans_compute_what_jit_does(method, form):
-    step, init = checkpointed(form)
-    params, batch = init()
-    compiled = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=method)
-    if method is TWO:
-        assert_cut(compiled.plan)
-    assert_steps_of_jit(compiled, step, params, batch)
+    compare_scans(method, *checkpointed(form))
 
 
 @pytest.mark.parametrize("form", CHECKPOINTED)
@@ -467,12 +466,7 @@ def in_blocks(form, heads=2, rows=16, length=8, width=16):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("method", [TWO, ShardParallel()])
 def test_loops_within_layers_compute_what_jit_does(method):
-    step, init = in_blocks("map")
-    params, batch = init()
-    compiled = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=method)
-    if method is TWO:
-        assert_cut(compiled.plan)
-    assert_steps_of_jit(compiled, step, params, batch)
+    compare_scans(method, *in_blocks("map"))
 
 
 def test_loops_within_layers_are_predicted_like_written_out_ones():
@@ -557,12 +551,7 @@ def encoder_decoder(form, scan=True, rows=16, length=8, width=16):
 @pytest.mark.parametrize("form", ENCODER_DECODER)
 @pytest.mark.parametrize("method", [TWO, ShardParallel(method="zero-3", num_micro_batches=2)])
 def test_scans_that_read_a_scan_compute_what_jit_does(method, form):
-    step, init = encoder_decoder(form)
-    params, batch = init()
-    compiled = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=method)
-    if method is TWO:
-        assert_cut(compiled.plan)
-    assert_steps_of_jit(compiled, step, params, batch)
+    compare_scans(method, *encoder_decoder(form))
 
 
 @pytest.mark.parametrize("form", ENCODER_DECODER)
