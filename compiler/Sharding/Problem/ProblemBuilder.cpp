@@ -826,7 +826,7 @@ void ProblemBuilder::charge(const Pending &request) {
   unsigned table = node < 0 ? 0 : request.table;
   uint64_t user = (static_cast<uint64_t>(node + 1) << 32) | table;
   uint64_t source =
-      (static_cast<uint64_t>(request.value) << 2) | static_cast<uint64_t>(request.phase);
+      static_cast<uint64_t>(request.value) * kNumPhases + static_cast<uint64_t>(request.phase);
   OperandDemand record{request.value, request.user, request.operand, node, table,
                        request.phase, false};
   record.charged = value.node >= 0 && charged.insert({source, user}).second;

@@ -398,3 +398,17 @@ def test_auto_is_behind_no_pipeline_method(name):
         seconds[pipeline] = fn.plan(*model.init(8)).plan.predicted["step_seconds"]
     assert seconds["auto"] <= 1.01 * min(seconds.values()), seconds
     assert len({round(x, 9) for x in seconds.values()}) > 1
+
+
+@pytest.mark.parametrize("num_micro_batches", [1, 4])
+@pytest.mark.parametrize("scan", [False, True])
+def test_every_new_weight_is_gathered(scan, num_micro_batches):
+    """ZeRO-2 updates parts of weights that each device has whole."""
+    sizes = zoo.GPTConfig(layers=6, hidden=256, heads=4, vocab=512, seq=64, scan=scan)
+    model = zoo.make_gpt(sizes)
+    state, batch = jax.eval_shape(functools.partial(model.init, 32))
+    method = ShardParallel(method="zero-2", num_micro_batches=num_micro_batches)
+    step = alpa_mlir.parallelize(model.step, cluster="dgx-a100", method=method, cache=False)
+    moved = step.plan(state, batch).plan.explanation(0)["communication"]
+    gathered = sum(row["bytes"] for row in moved if row["collective"] == "all_gather")
+    assert gathered > 0.99 * sum(4 * leaf.size for leaf in jax.tree.leaves(state.params))
