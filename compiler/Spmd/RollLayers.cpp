@@ -369,6 +369,8 @@ public:
   Operation *write(bool isDescending);
 
   int64_t getCount() const { return count; }
+  /// Stacks that other loops read of which this one makes single rows.
+  int64_t numMissedStacks() const { return int64_t(missed.size()); }
 
 private:
   Operation *at(int64_t iteration, int64_t place) const { return ops[iteration * period + place]; }
@@ -432,6 +434,7 @@ private:
   std::map<std::vector<void *>, std::shared_ptr<Source>> sources;
   std::vector<std::shared_ptr<Source>> inOrder; // The same, as they were met.
   SmallVector<SmallVector<Value>> returned;
+  llvm::DenseSet<Operation *> missed;
   llvm::SetVector<Value> invariants;
   // While the loop is written.
   IRMapping inBody;
@@ -751,6 +754,13 @@ bool Loop::analyzeResult(OpResult first) {
     }
   }
   outputs.push_back({first, std::nullopt, false, nullptr});
+  for (int64_t i : rest)
+    for (Operation *user : outside[i]) {
+      if (isa<hlo::ReshapeOp>(user) && user->hasOneUse())
+        user = *user->getUsers().begin();
+      if (isa<hlo::ConcatenateOp>(user) && user->hasAttr(kStack))
+        missed.insert(user);
+    }
   return true;
 }
 
@@ -1373,9 +1383,20 @@ std::unique_ptr<Loop> FunctionRoller::bestLoop(const Candidate &candidate) {
                                period, count, *numbers, views);
     return loop->analyze() ? std::move(loop) : nullptr;
   };
+  // From one op of a layer on, a loop makes stacks of which it would make other rows from another.
+  std::unique_ptr<Loop> best;
+  auto take = [&](std::unique_ptr<Loop> loop) {
+    if (loop && (!best || (loop->numMissedStacks() < best->numMissedStacks() &&
+                           2 * loop->getCount() >= best->getCount())))
+      best = std::move(loop);
+  };
   for (const Place &place : ArrayRef(places).take_front(8)) {
-    if (std::unique_ptr<Loop> loop = tried(place, 0, place.count))
-      return loop;
+    if (best && best->numMissedStacks() == 0)
+      break;
+    if (std::unique_ptr<Loop> loop = tried(place, 0, place.count)) {
+      take(std::move(loop));
+      continue;
+    }
     // The longest run of iterations each of which goes with the next.
     int64_t bestFirst = 0, bestCount = 0, first = 0;
     for (int64_t i = 0; i < place.count; ++i) {
@@ -1388,10 +1409,9 @@ std::unique_ptr<Loop> FunctionRoller::bestLoop(const Candidate &candidate) {
         first = i + 1;
     }
     if (bestCount >= 2)
-      if (std::unique_ptr<Loop> loop = tried(place, bestFirst, bestCount))
-        return loop;
+      take(tried(place, bestFirst, bestCount));
   }
-  return nullptr;
+  return best;
 }
 
 Wish FunctionRoller::wishOf(const Loop &loop) {

@@ -572,10 +572,11 @@ def plan_of_scanned_gpt(scan=True, **options):
     return parallel.plan(*jax.eval_shape(functools.partial(model.init, 32))).plan
 
 
+@pytest.mark.parametrize("keeps", ["nothing", "products"])
 @pytest.mark.parametrize("num_micro_batches", [1, 4])
-def test_layers_that_are_computed_again_are_loops(num_micro_batches):
+def test_layers_that_are_computed_again_are_loops(num_micro_batches, keeps):
     """On one mesh, where the rows of stacks that layers read differ."""
-    plan = plan_of_scanned_gpt(remat="all", num_micro_batches=num_micro_batches)
+    plan = plan_of_scanned_gpt(remat="all", remat_keeps=keeps, num_micro_batches=num_micro_batches)
     assert plan.stages[0].predicted["rematerialized_layers"] == 12
     _, forward, backward, _ = plan.modules[plan.stages[0].module].split("func.func @")
     assert forward.count("stablehlo.while") == 1
