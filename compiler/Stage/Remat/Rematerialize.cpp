@@ -151,15 +151,14 @@ public:
 
   /// For a price in seconds a byte: which ops of the layer make values that are cheaper to keep
   /// than to make again of what is kept. Adds up the bytes that the layer keeps, and the seconds
-  /// that making the others again takes, and keeping these.
-  void cut(double price, OpSeconds &seconds, KeptOps &kept, double &keptBytes,
+  /// that making the others again takes, and keeping these. The layer's first op costs by a part of
+  /// `spread` more than its last one.
+  void cut(double price, double spread, OpSeconds &seconds, KeptOps &kept, double &keptBytes,
            double &againSeconds) {
     std::map<Operation *, SmallVector<Value>> used; // Does not move what it holds.
-    llvm::SetVector<Value> wanted;
-    for (Operation *op : readers)
-      for (Value value : getUsedValues(op))
-        if (isForward(value))
-          wanted.insert(value);
+    llvm::DenseMap<Operation *, double> spreadOf;
+    for (auto [index, op] : llvm::enumerate(llvm::reverse(forward)))
+      spreadOf[op] = 1 + spread * double(index) / double(forward.size());
     auto bytesOf = [&](Value value) -> int64_t {
       Operation *source = value.getDefiningOp();
       bool isFree = source ? !isForward(value) &&
@@ -167,7 +166,22 @@ public:
                            : isState(cast<BlockArgument>(value));
       return isFree ? 0 : int64_t(analysis::getTensorBytes(value.getType()));
     };
+    llvm::SetVector<Value> wanted;
+    for (Operation *op : readers)
+      for (Value value : getUsedValues(op))
+        if (isForward(value))
+          wanted.insert(value);
+    llvm::DenseSet<Value> held; // Wherever the cut is: gradients read them as they come in.
+    for (Operation *op : backward)
+      for (Value value : getUsedValues(op)) {
+        Operation *source = value.getDefiningOp();
+        if (source && isOfPhase(source, "forward") && layerOf(source) != layer &&
+            held.insert(value).second)
+          keptBytes += double(bytesOf(value));
+      }
     auto keepCost = [&](Value value) -> int64_t {
+      if (held.contains(value))
+        return 0;
       double writing = isForward(value) ? seconds.keeping(value.getDefiningOp()) : 0;
       return bytesOf(value) + int64_t(writing / price);
     };
@@ -181,10 +195,10 @@ public:
           SmallVector<Value> &operands = used[op];
           if (operands.empty())
             operands = getUsedValues(op);
-          return Remaking{int64_t(seconds.again(op) / price), operands};
+          return Remaking{int64_t(seconds.again(op) * spreadOf.lookup(op) / price), operands};
         });
     for (Value value : found.kept) {
-      keptBytes += double(bytesOf(value));
+      keptBytes += held.contains(value) ? 0 : double(bytesOf(value));
       if (!isForward(value))
         continue;
       kept.insert(value.getDefiningOp());
@@ -437,65 +451,89 @@ struct Cut {
   KeptOps kept;
   double bytes = 0, seconds = 0; // Kept, and to make the rest again.
 };
-} // namespace
 
-/// At prices from half of what it takes to write a byte up to products of the largest models:
-/// from all that is kept to all that is made again.
-static void forEachCut(func::FuncOp main, ArrayRef<bool> layers, OpSeconds &seconds,
-                       llvm::function_ref<WalkResult(Cut)> visit) {
-  constexpr unsigned kPrices = 18;
-  double price = 0.5 * seconds.perByte();
-  std::vector<LayerRematerializer> cutters;
-  for (auto [layer, ops] : llvm::enumerate(opsOfLayers(main, layers.size())))
-    if (layers[layer])
-      cutters.emplace_back(main, layer, ops, KeptOps());
-  for (unsigned step = 0; price > 0 && step < kPrices; ++step, price *= 2) {
+/// Minimum cuts of these layers.
+class LayersCutter {
+public:
+  LayersCutter(func::FuncOp main, ArrayRef<bool> layers, const cost::CostModel &device)
+      : seconds(device) {
+    for (auto [layer, ops] : llvm::enumerate(opsOfLayers(main, layers.size())))
+      if (layers[layer])
+        cutters.emplace_back(main, layer, ops, KeptOps());
+  }
+
+  Cut at(double price, double spread = 0) {
     Cut cut;
     for (LayerRematerializer &cutter : cutters)
-      cutter.cut(price, seconds, cut.kept, cut.bytes, cut.seconds);
-    if (visit(std::move(cut)).wasInterrupted())
-      return;
+      cutter.cut(price, spread, seconds, cut.kept, cut.bytes, cut.seconds);
+    return cut;
   }
-}
 
-std::vector<KeptOps> stage::findCuts(func::FuncOp main, ArrayRef<bool> layers,
-                                     const cost::CostModel &device, unsigned mostCuts) {
+  /// At prices from half of what it takes to write a byte up to products of the largest models:
+  /// from all that is kept to all that is made again.
+  void forEach(llvm::function_ref<WalkResult(Cut)> visit) {
+    if (leastPrice() > 0)
+      for (unsigned step = 0; step < kDoublings; ++step)
+        if (visit(at(leastPrice() * double(1 << step))).wasInterrupted())
+          return;
+  }
+
+  double leastPrice() const { return 0.5 * seconds.perByte(); }
+  static constexpr unsigned kDoublings = 18;
+
+private:
+  OpSeconds seconds;
+  std::vector<LayerRematerializer> cutters;
+};
+} // namespace
+
+std::optional<KeptOps> stage::findCut(func::FuncOp main, ArrayRef<bool> layers,
+                                      const cost::CostModel &device) {
   constexpr double kDistinct = 0.02, kWorth = 0.01;
-  OpSeconds seconds(device);
   std::vector<Cut> cuts;
-  forEachCut(main, layers, seconds, [&](Cut cut) {
+  LayersCutter(main, layers, device).forEach([&](Cut cut) {
     if (cuts.empty() || cut.bytes < cuts.back().bytes * (1 - kDistinct))
       cuts.push_back(std::move(cut));
     return WalkResult::advance();
   });
   if (cuts.empty())
-    return {};
-  // The ends are the step as it is written, or nearly so, and all made again. Between them those
-  // that save most beside a mixture of their neighbours.
-  std::set<size_t> taken{0, cuts.size() - 1};
-  double range = cuts.back().seconds - cuts.front().seconds;
-  while (taken.size() < mostCuts + 2) {
-    size_t best = 0;
-    double most = kWorth * range;
-    for (auto left = taken.begin(), right = std::next(left); right != taken.end(); ++left, ++right)
-      for (size_t i = *left + 1; i < *right; ++i) {
-        const Cut &a = cuts[*left], &b = cuts[*right];
-        double part = (a.bytes - cuts[i].bytes) / (a.bytes - b.bytes);
-        double saved = a.seconds + part * (b.seconds - a.seconds) - cuts[i].seconds;
-        if (saved > most) {
-          most = saved;
-          best = i;
-        }
-      }
-    if (best == 0)
-      break;
-    taken.insert(best);
+    return std::nullopt;
+  // The ends are the step as it is written, or nearly so, and all made again.
+  const Cut &a = cuts.front(), &b = cuts.back();
+  double most = kWorth * (b.seconds - a.seconds);
+  std::optional<KeptOps> best;
+  for (Cut &cut : llvm::drop_end(llvm::drop_begin(cuts))) {
+    double part = (a.bytes - cut.bytes) / (a.bytes - b.bytes);
+    double saved = a.seconds + part * (b.seconds - a.seconds) - cut.seconds;
+    if (saved > most) {
+      most = saved;
+      best = std::move(cut.kept);
+    }
   }
-  std::vector<KeptOps> found;
-  for (size_t i : taken)
-    if (i > 0 && i + 1 < cuts.size())
-      found.push_back(std::move(cuts[i].kept));
-  return found;
+  return best;
+}
+
+std::optional<KeptOps> stage::findCutBetween(func::FuncOp main, ArrayRef<bool> layers,
+                                             const cost::CostModel &device, double leastBytes,
+                                             double mostBytes) {
+  constexpr double kSpread = 0.25, kDistinct = 0.02; // Of the price, and of the bytes.
+  constexpr unsigned kSteps = 12;
+  LayersCutter cutter(main, layers, device);
+  double low = 0, high = LayersCutter::kDoublings, middle = 0.5 * (leastBytes + mostBytes);
+  double nearest = std::numeric_limits<double>::infinity();
+  std::optional<KeptOps> best;
+  for (unsigned step = 0; step < kSteps && cutter.leastPrice() > 0; ++step) {
+    double exponent = 0.5 * (low + high);
+    Cut cut = cutter.at(cutter.leastPrice() * std::exp2(exponent), kSpread);
+    (cut.bytes > middle ? low : high) = exponent;
+    bool isBetween =
+        cut.bytes > leastBytes * (1 + kDistinct) && cut.bytes < mostBytes * (1 - kDistinct);
+    if (isBetween && std::abs(cut.bytes - middle) < nearest) {
+      nearest = std::abs(cut.bytes - middle);
+      best = std::move(cut.kept);
+    }
+  }
+  return best;
 }
 
 KeptOps stage::findHostCut(func::FuncOp main, ArrayRef<bool> layers,
@@ -506,7 +544,7 @@ KeptOps stage::findHostCut(func::FuncOp main, ArrayRef<bool> layers,
     if (isOfPhase(&op, "forward"))
       forward += seconds.again(&op);
   KeptOps kept;
-  forEachCut(main, layers, seconds, [&](Cut cut) {
+  LayersCutter(main, layers, device).forEach([&](Cut cut) {
     kept = std::move(cut.kept);
     return device.hostSeconds(cut.bytes) > forward ? WalkResult::advance()
                                                    : WalkResult::interrupt();

@@ -27,13 +27,19 @@ unsigned rematerializeLayers(mlir::func::FuncOp main, llvm::ArrayRef<bool> chose
 /// both together, as scores of attention, which are cheaper to make than to keep.
 KeptOps findKeptProducts(mlir::func::FuncOp main);
 
-/// What else to keep while the rest of these layers is computed again: minimum cuts between what
+/// What else to keep while the rest of these layers is computed again: a minimum cut between what
 /// comes into a layer and what its gradients read, where a value costs its bytes at some price in
-/// seconds, or the seconds of making it again on a device. Of all prices' cuts at most
-/// `mostCuts`: those that save the most seconds beside mixtures of the others and of all or
-/// nothing.
-std::vector<KeptOps> findCuts(mlir::func::FuncOp main, llvm::ArrayRef<bool> layers,
-                              const cost::CostModel &device, unsigned mostCuts);
+/// seconds, or the seconds of making it again on a device. Of all prices' cuts the one that saves
+/// the most seconds beside a mixture of all and nothing, if there is one.
+std::optional<KeptOps> findCut(mlir::func::FuncOp main, llvm::ArrayRef<bool> layers,
+                               const cost::CostModel &device);
+
+/// One that keeps about half way between these bytes (of the whole program's tensors), if there is
+/// one. Values that cost the same a byte to make again, such as products of one depth, need not all
+/// be kept or none: those that come later in a layer are computed again first.
+std::optional<KeptOps> findCutBetween(mlir::func::FuncOp main, llvm::ArrayRef<bool> layers,
+                                      const cost::CostModel &device, double leastBytes,
+                                      double mostBytes);
 
 /// Of the same cuts the one that makes the least again whose values the link to the host carries
 /// while the forward phase runs.

@@ -513,6 +513,11 @@ private:
   llvm::Expected<std::unique_ptr<StageAttempt>> searchWays(const SearchSetup &setup);
   llvm::Error tryKeptProducts(const SearchSetup &setup, ArrayRef<bool> layers,
                               std::unique_ptr<StageAttempt> &best);
+  llvm::Expected<bool> tryOnStages(const SearchSetup &setup,
+                                   std::vector<const StepVariant *> variants, double worth,
+                                   std::unique_ptr<StageAttempt> &best);
+  llvm::Error tryToKeepMore(const SearchSetup &setup, ArrayRef<bool> layers,
+                            std::unique_ptr<StageAttempt> &best);
   llvm::Expected<std::unique_ptr<StageAttempt>> searchOffloaded(const SearchSetup &setup,
                                                                 ArrayRef<bool> layers);
   llvm::Expected<std::unique_ptr<StageAttempt>> searchSchedules(const SearchSetup &setup);
@@ -698,7 +703,6 @@ static int64_t mostInFlight(ArrayRef<const ScheduleInfo *> schedules, unsigned n
 /// gradients are computed of need not be written then, such as a softmax in float32.
 llvm::Error AlpaSearchStagesPass::tryKeptProducts(const SearchSetup &setup, ArrayRef<bool> layers,
                                                   std::unique_ptr<StageAttempt> &best) {
-  constexpr double kWorth = 0.01; // Less may be lost to what the compiler makes of it.
   if (setup.tried.stagesPerMesh || allDiffer())
     return llvm::Error::success();
   if (!withProducts) {
@@ -707,6 +711,16 @@ llvm::Error AlpaSearchStagesPass::tryKeptProducts(const SearchSetup &setup, Arra
       return error;
     withProducts = again.back().variant;
   }
+  constexpr double kWorth = 0.01; // Less may be lost to what the compiler makes of it.
+  return tryOnStages(setup, {plain.get(), withProducts.get()}, kWorth, best).takeError();
+}
+
+/// The same stages as in the best plan, written in one of these ways each: whether that is faster
+/// by more than this part, and the best plan then.
+llvm::Expected<bool> AlpaSearchStagesPass::tryOnStages(const SearchSetup &setup,
+                                                       std::vector<const StepVariant *> variants,
+                                                       double worth,
+                                                       std::unique_ptr<StageAttempt> &best) {
   std::set<std::array<unsigned, 3>> stages;
   for (const PlannedStage &stage : best->found.plan.stages)
     stages.insert({stage.lo, stage.hi, stage.submesh});
@@ -717,15 +731,56 @@ llvm::Error AlpaSearchStagesPass::tryKeptProducts(const SearchSetup &setup, Arra
     return stages.count({lo, hi, submesh}) != 0;
   }};
   mine.options.mostAtOnce = 0; // Of other stages nothing is asked for.
-  llvm::Expected<std::unique_ptr<StageAttempt>> other =
-      attempt(mine, {plain.get(), withProducts.get()});
+  llvm::Expected<std::unique_ptr<StageAttempt>> other = attempt(mine, std::move(variants));
   if (!other)
     return other.takeError();
   double allDevicesSeconds = best->found.allDevicesSeconds;
-  if ((*other)->fits() &&
-      (*other)->found.timed.stepSeconds < best->found.timed.stepSeconds * (1 - kWorth)) {
-    best = std::move(*other);
-    best->found.allDevicesSeconds = std::min(best->found.allDevicesSeconds, allDevicesSeconds);
+  if (!(*other)->fits() ||
+      (*other)->found.timed.stepSeconds >= best->found.timed.stepSeconds * (1 - worth))
+    return false;
+  best = std::move(*other);
+  best->found.allDevicesSeconds = std::min(best->found.allDevicesSeconds, allDevicesSeconds);
+  return true;
+}
+
+/// Of a plan with one stage whose layers are computed again: whether cuts that keep more, but less
+/// than the next way that was tried, fit too and are faster. Those are found by halving what is
+/// between them. For several stages that would take much of the search's time.
+llvm::Error AlpaSearchStagesPass::tryToKeepMore(const SearchSetup &setup, ArrayRef<bool> layers,
+                                                std::unique_ptr<StageAttempt> &best) {
+  constexpr unsigned kMostRounds = 4;
+  constexpr double kLeastGap = 0.05, kWorth = 0.002;
+  cost::CostModel device(setup.space.meshes.front());
+  llvm::DenseMap<const StepVariant *, double> bytesOf;
+  std::vector<const StepVariant *> variants;
+  auto add = [&](const StepVariant *variant) {
+    variants.push_back(variant);
+    std::vector<int64_t> bytes = keptBytes(variant->function, layers.size());
+    for (auto [again, kept] : llvm::zip_equal(layers, bytes))
+      bytesOf[variant] += again ? double(kept) : 0;
+  };
+  add(plain.get());
+  for (const Again &way : again)
+    add(way.variant.get());
+  for (unsigned round = 0; round < kMostRounds; ++round) {
+    const StepVariant *mine = &best->variantOf(best->found.plan.stages.front());
+    double least = bytesOf.lookup(mine), most = kInfinity;
+    for (const auto &[variant, bytes] : bytesOf)
+      if (bytes > least * (1 + kLeastGap))
+        most = std::min(most, bytes);
+    if (most == kInfinity)
+      break;
+    Recomputation between{layers,
+                          [&] { return findCutBetween(main, layers, device, least, most); }};
+    size_t known = again.size();
+    if (llvm::Error error = addAgain(setup, between))
+      return error;
+    if (again.size() == known)
+      break;
+    add(again.back().variant.get());
+    llvm::Expected<bool> isFaster = tryOnStages(setup, variants, kWorth, best);
+    if (!isFaster)
+      return isFaster.takeError();
   }
   return llvm::Error::success();
 }
@@ -770,7 +825,12 @@ AlpaSearchStagesPass::searchWays(const SearchSetup &setup) {
   std::vector<const StepVariant *> variants{plain.get()};
   for (const Again &way : again)
     variants.push_back(way.variant.get());
-  return attemptEach(setup, std::move(variants));
+  llvm::Expected<std::unique_ptr<StageAttempt>> best = attemptEach(setup, std::move(variants));
+  if (best && (*best)->fits() && (*best)->found.plan.stages.size() == 1 && mayKeepProducts &&
+      !allDiffer())
+    if (llvm::Error error = tryToKeepMore(setup, savings.layers, *best))
+      return std::move(error);
+  return best;
 }
 
 llvm::Expected<std::unique_ptr<StageAttempt>>
@@ -823,8 +883,7 @@ AlpaSearchStagesPass::searchOffloaded(const SearchSetup &setup, ArrayRef<bool> l
 std::optional<KeptOps> AlpaSearchStagesPass::findCut(const SearchSetup &setup,
                                                      ArrayRef<bool> layers) const {
   cost::CostModel device(setup.space.meshes.front());
-  std::vector<KeptOps> cuts = findCuts(main, layers, device, /*mostCuts=*/1);
-  return cuts.empty() ? std::nullopt : std::optional<KeptOps>(std::move(cuts.front()));
+  return stage::findCut(main, layers, device);
 }
 
 llvm::Error AlpaSearchStagesPass::addAgain(const SearchSetup &setup, ArrayRef<Recomputation> ways) {

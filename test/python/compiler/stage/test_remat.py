@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 
 import alpa_mlir
@@ -157,6 +158,35 @@ def test_what_layers_keep_is_searched(kib, bandwidth, fastest):
     state, batch = model.init()
     new_state, metrics = step(state, batch)
     expected_state, expected = jax.jit(model.step)(*model.init())
+    assert relative_difference(metrics["loss"], expected["loss"]) < 1e-5
+    assert relative_difference(params_of(new_state), params_of(expected_state)) < 1e-4
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_memory_between_two_cuts_is_used(scan):
+    """On one mesh: of products of one depth some are kept, as many as fit."""
+    model = gpt(layers=4, hidden=64, seq=64, scan=scan)
+    init = functools.partial(model.init, 8)
+
+    def plan(memory=2**31, remat="auto"):
+        options = {"mesh_shape": (1, 1), "offload": "none", "memory_fraction": 1.0}
+        method = ShardParallel(remat=remat, **options)
+        step = alpa_mlir.parallelize(
+            model.step, cluster=limited(memory), method=method, cache=False
+        )
+        return step, step.plan(*jax.eval_shape(init)).plan
+
+    most, least = (
+        plan(remat=remat)[1].stages[0].predicted["peak_bytes"] for remat in ("none", "all")
+    )
+    steps, plans = zip(
+        *(plan(least + part * (most - least)) for part in (0, 0.15, 0.3, 0.45, 0.6)), strict=True
+    )
+    seconds = [each.predicted["step_seconds"] for each in plans]
+    assert all(less < 0.995 * more for more, less in itertools.pairwise(seconds))
+    state, batch = init()
+    new_state, metrics = steps[2](state, batch)
+    expected_state, expected = jax.jit(model.step)(*init())
     assert relative_difference(metrics["loss"], expected["loss"]) < 1e-5
     assert relative_difference(params_of(new_state), params_of(expected_state)) < 1e-4
 
