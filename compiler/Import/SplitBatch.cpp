@@ -2838,8 +2838,16 @@ void BatchSplitter::findWork(Block &before) {
            "` would run once, on the whole batch, like all that reads the batch, and no "
            "micro-batch would do anything")
               .str(),
-          "use one micro-batch, or read all rows of the batch alike; where the step cuts its "
-          "batch into parts, use a number of micro-batches that divides theirs"};
+          wantedBlocks > 1
+              ? llvm::formatv(
+                    "the step computes by itself on each of {0} blocks of the batch's "
+                    "rows: use {1}",
+                    wantedBlocks,
+                    numbersText(wantedBlocks,
+                                [&](int64_t number) { return wantedBlocks % number == 0; }))
+                    .str()
+              : "use one micro-batch, or read all rows of the batch alike; where the step cuts its "
+                "batch into parts, use a number of micro-batches that divides theirs"};
       return;
     }
     if (readsState)
@@ -2878,12 +2886,12 @@ LogicalResult BatchSplitter::run() {
     if (refusal.op)
       break;
   }
+  if (!refusal.op)
+    findWork(before);
   if (refusal.op && wantedBlocks != known.blocks && canShareBlocks(wantedBlocks))
     found.blocks = wantedBlocks;
   else if (refusal.op && wantedBlocks != 1 && isa<hlo::ReshapeOp>(refusal.op))
     nameBlocks();
-  if (!refusal.op)
-    findWork(before);
   bool isComplete = !refusal.op && succeeded(finish());
   if (isComplete && !readsPartsLate())
     refusal = {&before.front(), "internal error: micro-batches read what is not joined yet",

@@ -301,7 +301,11 @@ def test_nested():
     np.testing.assert_allclose(planned(weights, batch["x"]), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_whole_step_in_one_shard_map():
+@pytest.mark.parametrize(
+    ("axes", "shape", "count"),
+    [(("x", "y"), (2, 4), 1), (("x", "y"), (8,), 2), (("x",), (2, 4), 4), (("x",), (2, 4), 8)],
+)
+def test_the_whole_step_in_one_shard_map(axes, shape, count):
     """Data parallelism by hand: gradients are taken and summed within."""
 
     def body(weights, x, y):
@@ -309,18 +313,17 @@ def test_the_whole_step_in_one_shard_map():
             return jnp.mean((jnp.tanh(x @ weights["up"]) @ weights["down"] - y) ** 2)
 
         value, gradients = jax.value_and_grad(loss)(weights)
-        gradients = jax.tree.map(lambda g: jax.lax.pmean(g, ("x", "y")), gradients)
+        gradients = jax.tree.map(lambda g: jax.lax.pmean(g, axes), gradients)
         new = jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
-        return new, jax.lax.pmean(value, ("x", "y"))
+        return new, jax.lax.pmean(value, axes)
 
     def step(state, batch):
-        split = P(("x", "y"))
+        split = P(axes)
         call = mapped(body, (P(), split, split), (P(), P()), check_vma=False)
         return call(state, batch["x"], batch["y"])
 
     _, (weights,), batch = step_of(tensor_parallel)
-    compare(step, weights, batch, ShardParallel(mesh_shape=(2, 4)))
-    compare(step, weights, batch, ShardParallel(mesh_shape=(8,), num_micro_batches=2))
+    compare(step, weights, batch, ShardParallel(mesh_shape=shape, num_micro_batches=count))
 
 
 def test_a_mesh_of_other_devices():
