@@ -31,8 +31,7 @@ _jax: Any = jax
 
 def weight_flags(eqn: Any, made: Values) -> list[bool]:
     """Which of an equation's operands are made of weights alone."""
-    found = zip(eqn.invars, made.read(eqn.invars), strict=True)
-    return [is_literal(v) or is_made for v, is_made in found]
+    return [is_literal(v) or made.read([v])[0] for v in eqn.invars]
 
 
 def is_over_layers(scan: Any, of_weights: Sequence[bool]) -> bool:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from alpa_runtime.jax_internals import params_of
 from jax.extend import core, source_info_util
 
 _jax: Any = jax
+_jnp: Any = jnp
 _core: Any = core
 _source: Any = source_info_util
 CHECKPOINTS = ("remat2", "checkpoint")  # Names of the primitive.
@@ -46,7 +48,7 @@ class Values:
 
     def read(self, atoms: Iterable[Any]) -> list[Any]:
         """Values of variables and literals."""
-        return [atom.val if is_literal(atom) else self._of[atom] for atom in atoms]
+        return [literal_value(atom) if is_literal(atom) else self._of[atom] for atom in atoms]
 
     def write(self, variables: Iterable[Any], values: Iterable[Any]) -> None:
         self._of.update(zip(variables, values, strict=True))
@@ -62,6 +64,15 @@ class Values:
 
 def is_literal(atom: Any) -> bool:
     return isinstance(atom, _core.Literal)
+
+
+def literal_value(literal: Any) -> Any:
+    """A literal as an array of its type, weak ones included.
+
+    JAX keeps a Python number or NumPy's array, which compute otherwise than an array where users
+    get them: `~True` is -2.
+    """
+    return _jnp.asarray(literal.val)
 
 
 def bind(eqn: Any, values: Sequence[Any], debug: Any) -> list[Any]:

@@ -11,7 +11,7 @@ import jax.numpy
 import numpy as np
 from alpa_runtime import trees
 
-from alpa_mlir.trace.jaxprs import Values, bind, call_body, is_literal
+from alpa_mlir.trace.jaxprs import Values, bind, call_body, is_literal, literal_value
 
 _jax: Any = jax
 _jnp: Any = jax.numpy
@@ -188,7 +188,7 @@ class StageCuts:
             env[var] = value, origin
 
         def read(atom: Any) -> tuple[Any, Origin]:
-            return (atom.val, frozenset()) if is_literal(atom) else env[atom]
+            return (literal_value(atom), frozenset()) if is_literal(atom) else env[atom]
 
         debug = jaxpr.debug_info.with_unknown_names()
         for eqn in jaxpr.eqns:

@@ -14,6 +14,7 @@ import zoo
 from alpa_mlir.trace import tagging
 from alpa_mlir.trace.dependencies import phase_of
 from alpa_runtime import jax_internals
+from flax import nnx
 from module_walk import main_ops, tag_of
 
 
@@ -229,6 +230,45 @@ def test_weak_types_and_python_scalars_survive():
         got = jax.jit(step)(w, 2.0)
     want = jax.jit(step)(w, 2.0)
     assert session.equations > 0
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def _constants():
+    """What JAX keeps as literals: of each kind, strong and weak, computed and not."""
+    dtypes = "bool int8 uint8 int32 uint32 float16 bfloat16 float32 complex64 float8_e4m3fn int4"
+    strong = [jnp.ones((), dtype) for dtype in dtypes.split()]
+    weak = [jnp.asarray(x) for x in (3, 0.5, 1j)]
+    python = [True, 3, 0.5, 1j, np.bool_(True), np.int8(3), np.float32(0.5)]
+    return [strong, weak, python, jnp.array(True), jnp.isfinite(1.0), jnp.zeros((0, 2))]
+
+
+_GRADIENTS = {
+    "value_and_grad": lambda f, w: jax.value_and_grad(f, has_aux=True)(w)[0][1],
+    "grad": lambda f, w: jax.grad(f, has_aux=True)(w)[1],
+    "vjp": lambda f, w: jax.vjp(f, w, has_aux=True)[2],
+    "ours": lambda f, w: tagging.value_and_grad(f, has_aux=True)(w)[0][1],
+    "jitted": lambda f, w: jax.value_and_grad(jax.jit(f), has_aux=True)(w)[0][1],
+    "module": lambda f, w: nnx.value_and_grad(
+        lambda m: f(m[...]), has_aux=True, graph_updates=False
+    )(nnx.Param(w))[0][1],
+}
+
+
+@pytest.mark.parametrize("form", _GRADIENTS)
+def test_constants_come_back_as_what_jax_makes_of_them(form):
+    def step(w):
+        aux = _GRADIENTS[form](lambda w: (jnp.sum(w**2), _constants()), w)
+        found.append([(type(x), jax.typeof(x)) for x in jax.tree.leaves(aux)])
+        return ~aux[3], aux[3] + aux[3], aux[0][1] + aux[0][1].astype(jnp.float16)
+
+    found = []
+    with tagging.tag_gradients() as session:
+        got = jax.jit(step)(jnp.ones(2))
+    want = jax.jit(step)(jnp.ones(2))
+    assert session.equations > 0
+    tagged, plain = found
+    assert tagged == plain
+    assert [x.dtype for x in got] == [x.dtype for x in want]
     jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
