@@ -520,7 +520,9 @@ class ParallelFunction:
         cluster = session.default_cluster(self.cluster)
         traced = trace_step(fn, examples, options, cluster, form.carried)
         options = options.for_traced(traced, call.names)
-        self._taken = _classified(self._reader.name, call, traced, options.donate_state)
+        self._taken = _classified(
+            self._reader.name, call, traced, options.donate_state, options.batch_argnums is None
+        )
         self._say(self._taken, shown=False)
         caller = StepCaller(self._reader, call, form, self.original)
         return TracedStep(fn, options, traced, cluster, self.method, caller)
@@ -679,8 +681,12 @@ class StepCaller:
         return self._form.finish(call, result)
 
 
-def _classified(name: str, call: Call, traced: Traced, donates: bool) -> str:
-    """What the arguments of a step were taken for."""
+def _classified(name: str, call: Call, traced: Traced, donates: bool, is_found: bool) -> str:
+    """What the arguments of a step were taken for.
+
+    Args:
+        is_found: whether nobody said which ones are batches.
+    """
     inputs = iter(zip(_owners(traced.in_tree), traced.signature.inputs, strict=True))
     dynamic = [i for i in range(len(call.names)) if i not in call.static]
     kinds: dict[int, set[str]] = {i: set() for i in dynamic}
@@ -702,7 +708,24 @@ def _classified(name: str, call: Call, traced: Traced, donates: bool) -> str:
         (groups["static"], "static"),
     ]
     said = [f"{', '.join(names)} as {what}" for names, what in parts if names]
+    alike = _alike(call, traced) if is_found else []
+    if alike:
+        said.append(f"batch_argnums says otherwise, if {' or '.join(alike)} holds examples, too")
     return f"{name} takes {'; '.join(said)}"
+
+
+def _alike(call: Call, traced: Traced) -> list[str]:
+    """Arguments that are carried and might be batches: single arrays with as many rows."""
+    rows = traced.signature.batch_size
+    has_batch = any(x.kind == "batch" for x in traced.signature.inputs)
+    return [
+        x.name
+        for x in traced.signature.inputs
+        if has_batch
+        and x.carried_by is not None
+        and x.shape[:1] == (rows,)
+        and x.name in call.names
+    ]
 
 
 def _with_shardings(

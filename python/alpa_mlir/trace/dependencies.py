@@ -9,6 +9,7 @@ from alpa_mlir.trace.jaxprs import bodies, call_body, is_literal
 from alpa_mlir.trace.tagging import TAG_PREFIX
 
 Phase = Literal["input", "forward", "backward", "update"]
+_PRODUCTS = ("dot_general", "conv_general_dilated", "ragged_dot_general")
 
 
 @dataclass(frozen=True)
@@ -19,13 +20,21 @@ class ResultFacts:
         depends: bit i is set if the result may depend on input i.
         phase: phase of the equation that makes the result, read from JAX's name stack;
             `"input"` if the result is an input or a constant.
+        updates: bit i is set if the result is made of input i element by element, as `w - rate * g`
+            is of `w`: by no product of matrices, and in its shape all the way.
+        of_gradients: whether it is made of a gradient in this way.
     """
 
     depends: int
     phase: Phase
+    updates: int = 0
+    of_gradients: bool = False
 
     def depends_on(self, index: int) -> bool:
         return bool(self.depends >> index & 1)
+
+    def is_update_of(self, index: int) -> bool:
+        return bool(self.updates >> index & 1)
 
 
 def phase_of(name_stack: str) -> Phase:
@@ -49,7 +58,7 @@ def has_gradients(jaxpr: Any, scope: str = "") -> bool:
 
 def result_facts(closed: Any) -> list[ResultFacts]:
     """Facts on each result of a closed jaxpr, seen through nested calls."""
-    inputs = [ResultFacts(1 << i, "input") for i in range(len(closed.jaxpr.invars))]
+    inputs = [ResultFacts(1 << i, "input", 1 << i) for i in range(len(closed.jaxpr.invars))]
     return _walk(closed.jaxpr, inputs, "")
 
 
@@ -70,6 +79,20 @@ def _walk(jaxpr: Any, inputs: list[ResultFacts], scope: str) -> list[ResultFacts
             depends = 0
             for operand in operands:
                 depends |= operand.depends
-            results = [ResultFacts(depends, phase_of(stack))] * len(eqn.outvars)
+            results = [_made(eqn, v, operands, depends, stack) for v in eqn.outvars]
         env.update(zip(eqn.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _made(
+    eqn: Any, result: Any, operands: list[ResultFacts], depends: int, stack: str
+) -> ResultFacts:
+    phase, updates = phase_of(stack), 0
+    holds_gradients = any(has_gradients(body, stack) for body in bodies(eqn))
+    of_gradients = phase == "backward" or holds_gradients
+    if eqn.primitive.name not in _PRODUCTS:
+        for atom, operand in zip(eqn.invars, operands, strict=True):
+            if getattr(atom.aval, "shape", None) == getattr(result.aval, "shape", ()):
+                updates |= operand.updates
+                of_gradients |= operand.of_gradients
+    return ResultFacts(depends, phase, updates, of_gradients)

@@ -3,12 +3,16 @@
 The evidence is the shape of the trees: an output subtree with the key paths and the avals of
 a state argument. A single array is weak evidence (a loss looks like any f32 scalar), so it is
 matched only in order, only if it depends on the argument, and only if it is made in the update
-phase. Gradients look like parameters; they are told apart by their phase.
+phase. Gradients look like parameters; they are told apart by their phase. A prediction looks like
+the next value of the inputs: an array that may hold examples is state only if a result is the
+array itself, changed by a gradient or by weights of its shape, or one in its place is the array
+itself, changed, or depends on the batch, as the next state of a recurrent network does and what is
+predicted of inputs does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -93,6 +97,7 @@ def match_state(
     output: Subtree,
     facts: Sequence[ResultFacts],
     explicit: Mapping[int, int | None] | None = None,
+    examples: Collection[int] = (),
 ) -> dict[int, int]:
     """Pair leaves of state arguments with the output leaves that are their next values.
 
@@ -103,6 +108,7 @@ def match_state(
         explicit: for an argument number the index of the result's child that carries it
             (the result itself where it is no container), or None if nothing does. Overrides
             what would be found.
+        examples: numbers of the arguments that may be batches where they are single arrays.
 
     Returns:
         For input leaf numbers the number of the output leaf that carries it.
@@ -121,15 +127,18 @@ def match_state(
         if index is not None:
             pairs.append((state, _explicit_target(state, output, index)))
 
-    # The place of an argument among the state arguments, those without arrays included.
-    places = {state.position: place for place, state in enumerate(states)}
-    matcher = _Matcher(output, facts, [target for _, target in pairs], places)
+    matcher = _Matcher(output, facts, [target for _, target in pairs], states, examples)
     pairs += matcher.match([s for s in search if s.avals])
     return {
         state.start + i: target.start + i
         for state, target in pairs
         for i in range(len(state.avals))
     }
+
+
+def _bits(arguments: Iterable[Subtree]) -> int:
+    """One bit for each of their leaves."""
+    return sum(1 << i for argument in arguments for i in range(argument.start, argument.stop))
 
 
 def _explicit_target(state: Subtree, output: Subtree, index: int) -> Subtree:
@@ -164,9 +173,14 @@ class _Matcher:
         output: Subtree,
         facts: Sequence[ResultFacts],
         taken: Sequence[Subtree],
-        places: Mapping[int, int],
+        states: Sequence[Subtree],
+        examples: Collection[int],
     ) -> None:
-        self.places = places
+        # The place of an argument among the state arguments, those without arrays included.
+        self.places = {state.position: place for place, state in enumerate(states)}
+        # A bit for each leaf: of arrays that may be batches, and of all these arguments.
+        self.examples = _bits(s for s in states if s.position in examples and not s.children)
+        self.held = _bits(states)
         self.nodes = output.walk()
         self.facts = facts
         self.taken = list(taken)
@@ -225,10 +239,21 @@ class _Matcher:
     def _plausible(self, state: Subtree, node: Subtree) -> bool:
         facts = self.facts[node.start : node.stop]
         if not node.children:
-            return facts[0].phase in ("update", "input") and facts[0].depends_on(state.start)
+            if facts[0].phase not in ("update", "input") or not facts[0].depends_on(state.start):
+                return False
+            may_be_examples = state.depth == 0 and self.examples >> state.start & 1
+            return not may_be_examples or self._is_update(state, node, facts[0])
         made = [f for f in facts if f.phase != "input"]
         gradients = sum(f.phase == "backward" for f in made)
         return 2 * gradients <= len(made)
+
+    def _is_update(self, state: Subtree, node: Subtree, fact: ResultFacts) -> bool:
+        """Whether a result is the next value of an array rather than made of examples."""
+        changes = fact.is_update_of(state.start)
+        if self._in_place(state, node):
+            return changes or bool(fact.depends & ~self.held)
+        of_weights = fact.updates & self.held & ~self.examples
+        return changes and (fact.of_gradients or bool(of_weights))
 
     def _in_place(self, state: Subtree, node: Subtree) -> bool:
         return node.depth == 0 or node.position == self.places[state.position]
@@ -283,7 +308,8 @@ class _Matcher:
         raise TraceError(
             f"several results may be the next value of this state: {names}",
             where=state.name,
-            fix=f"say which one by carried={{{max(state.position, 0)}: <index of the result>}}",
+            fix="return the next value in the place of its argument; if this is no state, name the "
+            "batches by batch_argnums",
         )
 
     def _rivals(self, pairs: Sequence[tuple[Subtree, Subtree]]) -> None:
@@ -292,8 +318,8 @@ class _Matcher:
                 raise TraceError(
                     f"one result may be the next value of {first.name} or of {second.name}",
                     where=node.name,
-                    fix=f"say of which by carried={{{max(first.position, 0)}: <index of the "
-                    "result>}, or name the batches by batch_argnums",
+                    fix="name the batches by batch_argnums, or return both states, each in the "
+                    "place of its argument",
                 )
 
     def _check_changed(self, state: Subtree) -> None:

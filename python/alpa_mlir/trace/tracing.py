@@ -250,8 +250,9 @@ def trace(
         args: example arguments: arrays or `jax.ShapeDtypeStruct`.
         batch_argnums: the arguments that are batches. By default the last one with arrays that
             are neither scalars nor random keys and that the update does not make anew, and those
-            before it whose arrays have as many rows and that the step does not return; where more
-            of those that are not returned have other rows in common, these. All others are state.
+            before it whose arrays have as many rows and whose next value the step does not return;
+            where more of those that are not returned have other rows in common, these. All others
+            are state.
         static_argnums: arguments that are Python values, not arrays.
         carried: by number of a state argument, the index of the result that is its next
             value, or None for an argument that is never replaced. By default found from the
@@ -304,20 +305,20 @@ def trace(
     result = state_matching.subtree(traced.out_info, "result", out_avals, 0)
     facts = dependencies.result_facts(traced.jaxpr)
 
-    def paired(batches: Sequence[int]) -> dict[int, int]:
+    def paired(batches: Sequence[int], examples: Sequence[int]) -> dict[int, int]:
         states = [
             state_matching.subtree(full[i], names[i], in_avals, _first(owners, i), i)
             for i in dynamic
             if i not in batches
         ]
-        return state_matching.match_state(states, result, facts, carried)
+        return state_matching.match_state(states, result, facts, carried, examples)
 
     has_gradients = session.functions or dependencies.has_gradients(traced.jaxpr.jaxpr)
     updated: set[int] = set(carried or {})
     if given is None and has_gradients:
         # A tree that the update makes anew is no batch, wherever it stands.
         with contextlib.suppress(TraceError):
-            made = {i for i, out in paired(()).items() if facts[out].phase == "update"}
+            made = {i for i, out in paired((), dynamic).items() if facts[out].phase == "update"}
             updated |= {owners[i] for i in made if in_paths[i][0][1:]}
     if not _last_batch(full, dynamic, updated):
         updated = set(carried or {})  # The step changes its batch too.
@@ -347,10 +348,11 @@ def trace(
     for number in carried or {}:
         if number in batches:
             raise TraceError(f"argument {number} is not a state argument", where="carried")
-    pairs = paired(batches)
+    before = () if given is not None else _before(full, dynamic, batches, rows)
+    pairs = paired(batches, before if has_gradients else ())
     if given is None:
         returned = {owners[leaf] for leaf in pairs} | set(carried or {})
-        batches = _with_others(full, dynamic, batches, rows, returned)
+        batches = _with_others(full, before, batches, returned)
 
     def is_batch(leaf: Aval, owner: int) -> bool:
         return owner in batches and _rows_of(leaf) == rows
@@ -737,24 +739,30 @@ def _voted_rows(full: Sequence[Any], dynamic: Sequence[int], returned: set[int])
     return best if last is not None and count > max(1, counts[last]) else None
 
 
-def _with_others(
-    full: Sequence[Any],
-    dynamic: Sequence[int],
-    batches: Sequence[int],
-    rows: int | None,
-    returned: set[int],
+def _before(
+    full: Sequence[Any], dynamic: Sequence[int], batches: Sequence[int], rows: int | None
 ) -> tuple[int, ...]:
-    """The batch, and the arguments before it that belong to it: inputs before targets."""
-    found = list(batches)
+    """The arguments before the batch that may belong to it: inputs before targets."""
+    found: list[int] = []
     for i in reversed([i for i in dynamic if batches and i < batches[0]]):
         leaves = _leaves(full[i])
-        mixed = [x for x in leaves if _rows_of(x) is not None]
-        if i in returned or not leaves:
+        if not leaves or any(_rows_of(x) not in (rows, None) for x in leaves):
             break
-        if any(_rows_of(x) != rows for x in mixed):
+        found.append(i)
+    return tuple(found)
+
+
+def _with_others(
+    full: Sequence[Any], before: Sequence[int], batches: Sequence[int], returned: set[int]
+) -> tuple[int, ...]:
+    """The batch, and the arguments before it, the last one first, that belong to it."""
+    found = list(batches)
+    for i in before:
+        examples = [x for x in _leaves(full[i]) if _rows_of(x) is not None]
+        if i in returned:
             break
         # A matrix of a step that returns no state is weights as likely as examples.
-        if not returned and any(len(x.shape) == 2 and x.shape[0] == x.shape[1] for x in mixed):
+        if not returned and any(len(x.shape) == 2 and x.shape[0] == x.shape[1] for x in examples):
             break
         found.append(i)
     return tuple(sorted(found))

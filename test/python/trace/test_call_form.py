@@ -70,6 +70,32 @@ def kinds(fn, *args, **named):
     return found
 
 
+@METHODS
+def test_predictions_of_inputs_make_no_state_of_them(method, caplog):
+    caplog.set_level(logging.INFO, "alpa_mlir")
+
+    def predict(w, x, *, y):
+        gradients = jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+        new = w - gradients
+        return new, {"before": x @ w, "after": x @ new}
+
+    def carry(w, hidden, y):
+        gradients = jax.grad(lambda w: jnp.mean(((hidden + y) @ w - y) ** 2))(w)
+        return w - gradients, jnp.tanh(hidden @ w + y)
+
+    w, x, y = jnp.eye(6) / 2, jnp.array(X), np.cos(X)
+    found = parallel(predict, method)
+    for _ in range(2):
+        assert_same(found(w, x, y=y), jax.jit(predict)(w, x, y=y))
+    assert not x.is_deleted()
+    assert "predict takes w as state (donated); x, y as the batch of 8 rows\n" in caplog.text
+    assert_same(parallel(carry, method)(w, X, y), jax.jit(carry)(w, X, y))
+    text = (
+        "w, hidden as state (donated); y as the batch of 8 rows; batch_argnums says otherwise, if"
+    )
+    assert f"carry takes {text} hidden holds examples, too\n" in caplog.text
+
+
 def test_arguments_by_name_with_defaults_and_flags(caplog):
     caplog.set_level(logging.INFO, "alpa_mlir")
     jitted = jax.jit(step, static_argnames="flag")

@@ -116,11 +116,17 @@ def test_equal_trees_by_position_else_ambiguous():
         return loss, _descend(params, grads), _descend(params, grads, 0.2)
 
     with pytest.raises(
-        TraceError, match=r"params: several .* result\[1\], result\[2\]; .*carried="
+        TraceError, match=r"params: several .* result\[1\], result\[2\]; .*place of its argument"
     ):
         _carried(two, _PARAMS, _BATCH)
     assert _carried(two, _PARAMS, _BATCH, carried={0: 2})["params['w']"] == "result[2]['w']"
     assert _carried(two, _PARAMS, _BATCH, carried={0: None}) == {}
+
+    def in_place(params, batch):
+        loss, first, second = two(params, batch)
+        return first, loss, second
+
+    assert _carried(in_place, _PARAMS, _BATCH)["params['w']"] == "result[0]['w']"
 
 
 def test_one_result_for_two_arguments_is_ambiguous():
@@ -128,7 +134,7 @@ def test_one_result_for_two_arguments_is_ambiguous():
         return w - jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
 
     args = [jnp.ones((8, 8))] * 3
-    with pytest.raises(TraceError, match=r"result: one .* of w or of x; .*carried=\{0: "):
+    with pytest.raises(TraceError, match=r"result: one .* of w or of x; .*batch_argnums"):
         _carried(step, *args)
     assert _carried(step, *args, carried={0: 0}) == {"w": "result"}
     assert _carried(step, *args, batch_argnums=(1, 2)) == {"w": "result"}
@@ -137,6 +143,92 @@ def test_one_result_for_two_arguments_is_ambiguous():
         return step(w, x, y), jnp.float32(1)
 
     assert _carried(first_of_two, *args) == {"w": "result[0]"}
+
+
+_LAYERS = {"w0": jnp.ones((4, 4)), "w1": jnp.ones((4, 4)), "scale": jnp.ones((8, 4))}
+_ROWS, _OTHERS = jnp.ones((8, 4)), jnp.zeros((8, 4))
+
+
+def _predicted(params, x):
+    return jnp.tanh(jnp.tanh(x @ params["w0"]) @ params["w1"])
+
+
+def _trained(params, x, y):
+    loss, grads = jax.value_and_grad(lambda p: jnp.mean((_predicted(p, x) - y) ** 2))(params)
+    return _descend(params, grads), loss
+
+
+def _normalized(x):
+    return (x - x.mean(0)) / (x.std(0) + 1)
+
+
+# Results of inputs x, targets y, the parameters and the new ones.
+_OF_EXAMPLES = {
+    "prediction": lambda p, n, x, y: _predicted(p, x),
+    "prediction after the update": lambda p, n, x, y: _predicted(n, x),
+    "both": lambda p, n, x, y: {"before": _predicted(p, x), "after": _predicted(n, x)},
+    "of inputs and of targets": lambda p, n, x, y: (_predicted(p, x), _predicted(p, y)),
+    "reconstruction with noise": lambda p, n, x, y: _predicted(p, x + y),
+    "filled in by a mask": lambda p, n, x, y: jnp.where(y > 0, x, _predicted(p, x)),
+    "normalized": lambda p, n, x, y: _normalized(x),
+    "denoised": lambda p, n, x, y: x - _predicted(p, x),
+    "denoised after the update": lambda p, n, x, y: x - _predicted(n, x),
+}
+
+
+@pytest.mark.parametrize("kind", _OF_EXAMPLES)
+def test_what_is_made_of_inputs_is_no_state(kind):
+    """Inputs before targets that a result has the shape of."""
+
+    def step(params, x, y):
+        new, loss = _trained(params, x, y)
+        return new, loss, _OF_EXAMPLES[kind](params, new, x, y)
+
+    signature = trace(step, _LAYERS, _ROWS, _OTHERS).signature
+    assert [i.name for i in signature.inputs if i.kind == "batch"] == ["x", "y"]
+
+
+def test_prediction_in_the_place_of_inputs():
+    def step(params, x, y):
+        new, loss = _trained(params, x, y)
+        return new, _predicted(params, x), loss
+
+    signature = trace(step, _LAYERS, _ROWS, _OTHERS).signature
+    assert [i.name for i in signature.inputs if i.kind == "batch"] == ["x", "y"]
+
+
+# Next values of an array h with as many rows as the batch y.
+_NEXT_IN_PLACE = {
+    "average": lambda p, n, h, y: 0.9 * h + 0.1 * p["scale"],
+    "recurrent": lambda p, n, h, y: jnp.tanh(h @ p["w0"] + y),
+    "cache": lambda p, n, h, y: jax.lax.dynamic_update_slice(h, y[:, :1] @ p["w0"][:1, :1], (0, 1)),
+    "residual": lambda p, n, h, y: h + _predicted(p, h),
+}
+_NEXT_ANYWHERE = {
+    "average of new": lambda p, n, h, y: 0.9 * h + 0.1 * n["scale"],
+    "average": _NEXT_IN_PLACE["average"],
+}
+
+
+@pytest.mark.parametrize("kind", [*_NEXT_IN_PLACE, *_NEXT_ANYWHERE])
+def test_next_values_with_rows_are_state(kind):
+    def step(params, h, y):
+        new, loss = _trained(params, h + y, y)
+        after = {**_NEXT_IN_PLACE, **_NEXT_ANYWHERE}[kind](params, new, h, y)
+        return (new, loss, after) if kind in _NEXT_ANYWHERE else (new, after, loss)
+
+    assert "h" in _carried(step, _LAYERS, _ROWS, _OTHERS)
+
+
+def test_weights_with_rows_that_come_behind_the_loss_are_state():
+    def step(params, w, y):
+        def loss(params, w):
+            return jnp.mean((_predicted(params, y) * w) ** 2)
+
+        value, (grads, of_w) = jax.value_and_grad(loss, (0, 1))(params, w)
+        return value, _descend(params, grads), w - 0.1 * of_w
+
+    assert _carried(step, _LAYERS, _ROWS, _OTHERS)["w"] == "result[2]"
 
 
 def test_state_returned_in_pieces():
