@@ -259,6 +259,7 @@ def AlpaSplitStacked : Pass<"alpa-split-stacked", "mlir::ModuleOp"> {
     their sum. Any other op sees a concatenation of the rows. The rows of a stack then
     may live on different stages. Rows of another dimension than 0, which is moved to the
     front before the loop, are dimension 0 of the arguments and results that they become.
+    The words of a random key, single unsigned integers, are no layers.
 
     Before:
     ```mlir

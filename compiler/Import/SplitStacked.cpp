@@ -178,6 +178,12 @@ static std::optional<RowAxes> rowAxes(OpOperand &operand, int64_t axis) {
                  });
 }
 
+/// Whether rows of a tensor may be layers: those of a random key are words of it.
+static bool mayHoldLayers(Value value) {
+  RankedTensorType type = typeOf(value);
+  return type.getRank() != 1 || !type.getElementType().isUnsignedInteger();
+}
+
 /// Whether an argument of @main may become one argument for each row.
 static bool canSplitArgument(func::FuncOp main, Value value, int64_t axis) {
   auto argument = dyn_cast<BlockArgument>(value);
@@ -205,9 +211,9 @@ StackedValues::StackedValues(func::FuncOp main) : main(main) {
   SmallVector<Value> seeds;
   llvm::MapVector<Value, llvm::BitVector> rowsRead;
   for (Operation &op : body.without_terminator()) {
-    if (isStack(&op))
+    if (isStack(&op) && mayHoldLayers(op.getResult(0)))
       seeds.push_back(op.getResult(0));
-    if (std::optional<int64_t> row = takenRow(&op)) {
+    if (std::optional<int64_t> row = takenRow(&op); row && mayHoldLayers(op.getOperand(0))) {
       llvm::BitVector &rows = rowsRead[op.getOperand(0)];
       rows.resize(rowsIn(op.getOperand(0), 0));
       rows.set(*row);
@@ -246,7 +252,7 @@ bool StackedValues::isFollowed(Operation *op) const {
 
 void StackedValues::visit(Value value, SmallVectorImpl<Value> &next) {
   auto add = [&](Value other, int64_t axis) {
-    if (seen.try_emplace(other, axis).second)
+    if (mayHoldLayers(other) && seen.try_emplace(other, axis).second)
       next.push_back(other);
   };
   int64_t axis = seen[value];

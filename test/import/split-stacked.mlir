@@ -153,3 +153,27 @@ func.func @main(%b: tensor<3x4xf32> {alpa.kind = "state", alpa.carried_by = 0 : 
   %8 = stablehlo.reshape %7 {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<1x8x4xf32>) -> tensor<8x4xf32>
   return %b, %8 : tensor<3x4xf32>, tensor<8x4xf32>
 }
+
+// -----
+
+// A random key is no stack, though its words are read one by one and the next key is put together
+// of them; numbers of layers are one.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[K:[^ ]+]]: tensor<2xui32> {alpa.carried_by = 0 : i64, alpa.kind = "state"}
+// CHECK-SAME: tensor<1xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.piece
+// CHECK-SAME: tensor<1xf32> {alpa.carried_by = 2 : i64, alpa.kind = "state", alpa.piece
+// CHECK-SAME: -> (tensor<2xui32>, tensor<1xf32> {alpa.piece
+func.func @main(%k: tensor<2xui32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %s: tensor<2xf32> {alpa.kind = "state", alpa.carried_by = 1 : i64}) -> (tensor<2xui32>, tensor<2xf32>) {
+  // CHECK: stablehlo.slice %[[K]] [0:1]
+  %0 = stablehlo.slice %k [0:1] {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<2xui32>) -> tensor<1xui32>
+  %1 = stablehlo.slice %k [1:2] {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<2xui32>) -> tensor<1xui32>
+  %2 = stablehlo.xor %0, %1 {alpa.phase = "update"} : tensor<1xui32>
+  // CHECK: %[[N:.+]] = stablehlo.concatenate {{.*}} -> tensor<2xui32>
+  %3 = stablehlo.concatenate %2, %0, dim = 0 {alpa.phase = "update"} : (tensor<1xui32>, tensor<1xui32>) -> tensor<2xui32>
+  %4 = stablehlo.slice %s [0:1] {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<2xf32>) -> tensor<1xf32>
+  %5 = stablehlo.slice %s [1:2] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<2xf32>) -> tensor<1xf32>
+  %6 = stablehlo.concatenate %5, %4, dim = 0 {alpa.phase = "update"} : (tensor<1xf32>, tensor<1xf32>) -> tensor<2xf32>
+  // CHECK: return %[[N]], %{{.+}}, %{{.+}} : tensor<2xui32>, tensor<1xf32>, tensor<1xf32>
+  return %3, %6 : tensor<2xui32>, tensor<2xf32>
+}
