@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, update_wrapper, wraps
 from pathlib import Path
+from types import MethodType
 from typing import Any, Literal
 
 import jax
@@ -45,6 +46,7 @@ from alpa_mlir.search.warm_start import WarmStart
 from alpa_mlir.trace import tracing
 from alpa_mlir.trace.call_form import Call, CallForm, Reader, Static, difference
 from alpa_mlir.trace.layer_markers import SCOPE as BOUNDARY_SCOPE
+from alpa_mlir.trace.objects import is_object
 from alpa_mlir.trace.tracing import Traced, known_positions, name_of
 
 
@@ -476,7 +478,11 @@ class ParallelFunction:
     `f.lower(*args).compile()`.
 
     Within a transformation of JAX (`jax.jit`, `jax.grad`, `jax.vmap`, `jax.eval_shape`) it is the
-    function itself, without a plan.
+    function itself, without a plan. In a class it is a method: an object's own is called with the
+    object as first argument.
+
+    Raises:
+        MethodError: the function is a method of one object of flax.nnx.
     """
 
     def __init__(
@@ -486,6 +492,7 @@ class ParallelFunction:
         method: Method | None = None,
         options: Options | None = None,
     ) -> None:
+        _refuse_bound(fn)
         update_wrapper(self, fn, updated=())
         self.original: Callable[..., Any] = fn
         self.fn: Callable[..., Any] = _by_position(fn)
@@ -500,6 +507,9 @@ class ParallelFunction:
         self._said: set[str] = set()
         self._taken = ""  # What the arguments of the last trace were taken for.
         session.remember(self)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
 
     def trace(self, *args: Any, **named: Any) -> TracedStep:
         """Trace at the whole batch.
@@ -743,6 +753,19 @@ def _with_shardings(
     if not given:
         return fn
     return _jax.jit(fn, static_argnums=tuple(static), **given)
+
+
+def _refuse_bound(fn: Any) -> None:
+    """A method of an object of flax.nnx: as no argument, its arrays would be constants."""
+    owner = getattr(fn, "__self__", None)
+    if owner is not None and is_object(owner):
+        kind, name = type(owner).__name__, name_of(fn)
+        raise MethodError(
+            f"a method of one {kind}, whose arrays would be constants of the step",
+            where=name,
+            fix=f"decorate the method in its class, or give {kind}.{name}, which takes the object "
+            "as its first argument",
+        )
 
 
 def _by_position(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import logging
 import re
+from typing import Any
 
 import alpa_mlir
 import equinox as eqx
@@ -342,6 +343,74 @@ def nnx_objects():
     model.train()
     optimizer = nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param)
     return model, optimizer, nnx.MultiMetric(loss=nnx.metrics.Average("loss"))
+
+
+def decorated(decorate):
+    """A model with a step of training and one of evaluation."""
+
+    class Trained(Model):
+        @decorate
+        def fit(self, batch, rate=0.1):
+            loss, gradients = nnx.value_and_grad(
+                lambda model: jnp.mean((model(batch["x"]) - batch["y"]) ** 2)
+            )(self)
+            weights = nnx.state(self, nnx.Param)
+            nnx.update(self, jax.tree.map(lambda w, g: w - rate * g, weights, gradients))
+            return loss
+
+        @decorate
+        def evaluate(self, x):
+            return jnp.tanh(self.first(x)).mean()
+
+    model = Trained(nnx.Rngs(0))
+    model.train()
+    return model
+
+
+@METHODS
+def test_methods_of_nnx_modules(method):
+    ours, other = decorated(lambda fn: parallel(fn, method)), decorated(nnx.jit)
+    for _ in range(3):
+        assert_same(ours.fit({"x": X, "y": Y}), other.fit({"x": X, "y": Y}))
+    assert_same(ours.fit({"x": X, "y": Y}, rate=0.2), other.fit({"x": X, "y": Y}, rate=0.2))
+    assert_same(nnx.state(ours), nnx.state(other))
+    assert_same(ours.evaluate(X), other.evaluate(X))
+    kind = type(ours)
+    assert_same(kind.evaluate(ours, X), other.evaluate(X))
+    assert isinstance(kind.fit, alpa_mlir.ParallelFunction)
+    assert kind.fit.trace(ours, {"x": X, "y": Y}).traced.names == ("self", "batch")
+
+
+def test_methods_of_other_classes():
+    class Trainer:
+        def __init__(self, rate):
+            self.rate = rate
+
+        @functools.partial(parallel, static_argnames="self")
+        def fit(self, w, x, y):
+            return step(w, x, y, self.rate)
+
+    class Net(eqx.Module):
+        w: dict
+        act: Any
+
+        @parallel
+        def loss(self, x, y):
+            return jnp.mean((self.act(x @ self.w["a"]) @ self.w["b"] - y) ** 2)
+
+    for rate in (0.1, 0.3):
+        assert_same(Trainer(rate).fit(W, X, Y), step(W, X, Y, rate))
+    assert_same(Net(W, jnp.tanh).loss(X, Y), step(W, X, Y)[1])
+
+
+def test_methods_of_one_nnx_module_are_refused():
+    model = decorated(lambda fn: fn)
+    for entry in (alpa_mlir.parallelize, lambda fn: alpa_mlir.compile(fn, X)):
+        with pytest.raises(
+            errors.MethodError,
+            match=r"evaluate: a method of one Trained, .* constants .*; fix: .* Trained\.evaluate,",
+        ):
+            entry(model.evaluate)
 
 
 @METHODS
