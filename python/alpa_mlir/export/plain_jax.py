@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -55,28 +56,36 @@ def mesh(devices: Sequence[Any] | None = None) -> Mesh:
 
 def argument_specs(*args: Any, **named: Any) -> tuple[Any, ...]:
     """A tree of `PartitionSpec`s for each argument that is given, in the order of `NAMES`; None for
-    static ones."""
+    static ones and in the place of Python values. Objects of flax.nnx have nested dictionaries, as
+    `nnx.to_pure_dict` makes them of their state."""
     given = _given(args, named)
+    _, arrays = _taken_apart(NAMES, given)
     return tuple(
-        None if i in STATIC else _specs(ARGUMENTS, NAMES[i], value)
-        for i, value in enumerate(given)
-        if value is not _LEFT_OUT
+        None if i in STATIC else _specs(ARGUMENTS, NAMES[i], tree)
+        for i, tree in enumerate(arrays)
+        if given[i] is not _LEFT_OUT
     )
 
 
 def result_specs(result: Any) -> Any:
-    """A tree of `PartitionSpec`s for the step's result, or for the shapes of it."""
+    """A tree of `PartitionSpec`s for the step's result, or for the shapes of it. For steps that
+    change objects of flax.nnx, the result is a tuple: their next states, and what is returned."""
     return _specs(RESULTS, "result", result)
 
 
 def place(*args: Any, devices: Sequence[Any] | None = None, **named: Any) -> tuple[Any, ...]:
-    """The arguments on the plan's devices, in the order of `NAMES`."""
+    """The arguments on the plan's devices, in the order of `NAMES`. Objects of flax.nnx are those
+    that are given; they get the placed arrays."""
     on = mesh(devices)
-    given = [value for value in _given(args, named) if value is not _LEFT_OUT]
-    return tuple(
-        value if specs is None else jax.device_put(value, _shardings(on, specs))
-        for value, specs in zip(given, argument_specs(*args, **named), strict=True)
-    )
+    pairs = zip(NAMES, _given(args, named), strict=True)
+    names, given = zip(*((name, x) for name, x in pairs if x is not _LEFT_OUT), strict=True)
+    form, arrays = _taken_apart(names, given)
+    placed = [
+        tree if specs is None else jax.device_put(tree, _shardings(on, specs))
+        for tree, specs in zip(arrays, argument_specs(*args, **named), strict=True)
+    ]
+    form.update([given[i] for i in form.slots], [placed[i] for i in form.slots])
+    return tuple(given[i] if i in form.slots else x for i, x in enumerate(form.filled(placed)))
 
 
 def jit(
@@ -88,6 +97,9 @@ def jit(
     **named: Any,
 ) -> Step:
     """`jax.jit(step)` with the plan's shardings.
+
+    Objects of flax.nnx may be among the arguments, and are changed in place; so may be trees with
+    Python values, such as modules of equinox, whose other values compile the step again.
 
     Args:
         args: those of the step, as it takes them: arrays, or `jax.ShapeDtypeStruct`s in their
@@ -112,35 +124,36 @@ def jit(
         by_name = {name: value for name, value in rest if value is not _LEFT_OUT}
         return fn(*values[:count], **by_name)
 
+    held = constrained(step, on) if constrain else step
+    form, arrays = _taken_apart(NAMES, given)
+    made: dict[_Form, _Made] = {}
+
     def of_dynamic(*values: Any) -> Any:
         rest = iter(values)
-        return called(step, [x if i in STATIC else next(rest) for i, x in enumerate(given)])
-
-    held = constrained(step, on) if constrain else step
+        full = [x if i in STATIC else next(rest) for i, x in enumerate(given)]
+        return form.run(functools.partial(called, step), full, made)
 
     @functools.wraps(step, updated=())
     def call(*values: Any) -> Any:
-        return called(held, values)
+        *trees, form = values
+        return form.run(functools.partial(called, held), trees, made)
 
     # `jax.jit` takes arguments with shardings by position only, and looks their names up here.
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(name, kind) for name in NAMES]
+    parameters = [inspect.Parameter(name, kind) for name in (*NAMES, "_form")]
     vars(call)["__signature__"] = inspect.Signature(parameters)
-    specs = [
-        None if i in STATIC else _specs(ARGUMENTS, NAMES[i], given[i]) for i in range(len(NAMES))
-    ]
-    traced, shapes = jax.make_jaxpr(of_dynamic, return_shape=True)(*(given[i] for i in dynamic))
+    specs = [_specs(ARGUMENTS, NAMES[i], arrays[i]) for i in dynamic]
+    traced, shapes = jax.make_jaxpr(of_dynamic, return_shape=True)(*(arrays[i] for i in dynamic))
     if len(DEVICES) > 1:
         _check_convolutions(traced.jaxpr)
-    return Step(
-        jax.jit(
-            call,
-            in_shardings=tuple(_shardings(on, specs[i]) for i in dynamic),
-            out_shardings=_shardings(on, result_specs(shapes)),
-            static_argnums=tuple(STATIC),
-            **options,
-        )
+    jitted = jax.jit(
+        call,
+        in_shardings=tuple(_shardings(on, tree) for tree in specs),
+        out_shardings=_shardings(on, result_specs(shapes)),
+        static_argnums=(*STATIC, len(NAMES)),
+        **options,
     )
+    return Step(jitted, made)
 
 
 def _check_convolutions(jaxpr: Any) -> None:
@@ -163,19 +176,25 @@ def _check_convolutions(jaxpr: Any) -> None:
 class Step:
     """What `jit` returns: takes arguments by position, in the order of `NAMES`, or by name."""
 
-    def __init__(self, jitted: Any) -> None:
+    def __init__(self, jitted: Any, made: dict[_Form, _Made]) -> None:
         self._jitted = jitted
+        self._made = made
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        return self._jitted(*_given(args, named))
+        given = _given(args, named)
+        form, arrays = _taken_apart(NAMES, given)
+        return form.finish(given, arrays, self._jitted(*arrays, form), self._made[form])
 
     def trace(self, *args: Any, **named: Any) -> Any:
         """As `jax.jit` has it."""
-        return self._jitted.trace(*_given(args, named))
+        form, arrays = _taken_apart(NAMES, _given(args, named))
+        return self._jitted.trace(*arrays, form)
 
     def lower(self, *args: Any, **named: Any) -> Any:
-        """As `jax.jit` has it; compiled, it takes arguments by position, and no static ones."""
-        return self._jitted.lower(*_given(args, named))
+        """As `jax.jit` has it; compiled, it takes arguments by position, and no static ones: trees
+        of arrays, as `argument_specs` has them, and returns such, as `result_specs` has them."""
+        form, arrays = _taken_apart(NAMES, _given(args, named))
+        return self._jitted.lower(*arrays, form)
 
 
 class _LeftOut:
@@ -217,22 +236,29 @@ def constrained(step: Callable[..., Any], on: Mesh | None = None) -> Callable[..
 
     @functools.wraps(step)
     def call(*args: Any, **named: Any) -> Any:
+        given = [*args, *named.values()]
+        names = [*NAMES[: len(args)], *named]
         static = {NAMES[i] for i in STATIC}
-        arrays = [arg for i, arg in enumerate(args) if i not in STATIC]
-        by_name = {name: arg for name, arg in named.items() if name not in static}
-        leaves, tree = jax.tree.flatten((arrays, by_name))
+        form, arrays = _taken_apart(names, given)
+        dynamic = [x for name, x in zip(names, arrays, strict=True) if name not in static]
+        leaves, tree = jax.tree.flatten(dynamic)
+        made: dict[_Form, _Made] = {}
+
+        def of_values(values: Sequence[Any]) -> Any:
+            count = len(args)
+            return step(*values[:count], **dict(zip(named, values[count:], strict=True)))
 
         def flat(*values: Any) -> Any:
-            arrays, by_name = jax.tree.unflatten(tree, values)
-            rest = iter(arrays)
-            full = [arg if i in STATIC else next(rest) for i, arg in enumerate(args)]
-            return step(*full, **{**named, **by_name})
+            rest = iter(jax.tree.unflatten(tree, values))
+            pairs = zip(names, given, strict=True)
+            return form.run(of_values, [x if n in static else next(rest) for n, x in pairs], made)
 
         closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*leaves)
         holds = _Holds(on, closed.jaxpr)
         results = holds.evaluate(closed.jaxpr, closed.consts, leaves, "")
         holds.warn()
-        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+        result = jax.tree.unflatten(jax.tree.structure(shapes), results)
+        return form.finish(given, arrays, result, made[form])
 
     return call
 
@@ -273,8 +299,10 @@ def micro_batched_value_and_grad(
 
 
 def _specs(table: dict[str, P], name: str, tree: Any) -> Any:
-    def spec(path: Any, leaf: Any) -> P:
+    def spec(path: Any, leaf: Any) -> P | None:
         key = name + jax.tree_util.keystr(path)
+        if _is_value(table, key, leaf):
+            return None
         if key not in table:
             raise KeyError(f"the plan has no {key}; it is for another step, or other arguments")
         return table[key]
@@ -286,6 +314,201 @@ def _shardings(on: Mesh, specs: Any) -> Any:
     return jax.tree.map(
         lambda spec: NamedSharding(on, spec), specs, is_leaf=lambda x: isinstance(x, P)
     )
+
+
+# Arguments and results that are more than trees of arrays.
+
+
+def _is_value(table: dict[str, P], key: str, leaf: Any) -> bool:
+    """Whether a leaf is a Python value that the plan was made for."""
+    return key not in table and not hasattr(leaf, "shape")
+
+
+class _Values(NamedTuple):
+    """A tree with Python values among its arrays.
+
+    Attributes:
+        tree: of both.
+        values: number of the leaf, type, and the value.
+    """
+
+    tree: Any
+    values: tuple[tuple[int, type, Any], ...]
+
+    def filled(self, arrays: Any) -> Any:
+        """The whole tree, of the one that has only the arrays."""
+        known, rest = {i: value for i, _, value in self.values}, iter(jax.tree.leaves(arrays))
+        leaves = [known[i] if i in known else next(rest) for i in range(self.tree.num_leaves)]
+        return jax.tree.unflatten(self.tree, leaves)
+
+
+def _without_values(
+    table: dict[str, P], name: str, tree: Any, given: dict[int, Any] | None = None
+) -> tuple[_Values, Any]:
+    """The Python values of a tree, and the tree with None in their places.
+
+    Args:
+        given: objects that are such values too, by `id`, and what stands for them.
+    """
+    known = given or {}
+    pairs, whole = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: id(x) in known)
+    values = tuple(
+        (i, type(leaf), known.get(id(leaf), leaf))
+        for i, (path, leaf) in enumerate(pairs)
+        if id(leaf) in known or _is_value(table, name + jax.tree_util.keystr(path), leaf)
+    )
+    numbers = {i for i, *_ in values}
+    leaves = [None if i in numbers else leaf for i, (_, leaf) in enumerate(pairs)]
+    return _Values(whole, values), jax.tree.unflatten(whole, leaves)
+
+
+class _Object(NamedTuple):
+    """Stands in a result for an object that the caller gave."""
+
+    number: int
+
+
+class _Made(NamedTuple):
+    """What a step returns besides arrays, and the objects that it changes: their slots."""
+
+    changed: tuple[int, ...]
+    result: _Values
+
+
+class _Form(NamedTuple):
+    """What arguments are besides their arrays.
+
+    Attributes:
+        slots: numbers of the arguments with objects of flax.nnx.
+        graph, structure, order: of these objects, as `_split` has them.
+        values: of the other arguments that have some, by number.
+    """
+
+    slots: tuple[int, ...]
+    graph: Any
+    structure: Any
+    order: tuple[int, ...]
+    values: tuple[tuple[int, _Values], ...]
+
+    def filled(self, arrays: Sequence[Any]) -> list[Any]:
+        """Arguments with their Python values; of objects still the states."""
+        known = dict(self.values)
+        return [known[i].filled(x) if i in known else x for i, x in enumerate(arrays)]
+
+    def run(
+        self,
+        step: Callable[[Sequence[Any]], Any],
+        arrays: Sequence[Any],
+        made: dict[_Form, _Made],
+    ) -> Any:
+        """Arrays of the step's result; the next states of objects that it changes stand first."""
+        full = self.filled(arrays)
+        objects: tuple[Any, ...] = ()
+        before = [full[i] for i in self.slots]
+        if self.slots:
+            objects = _nnx().merge(self.graph, self._state(before))
+            for i, value in zip(self.slots, objects, strict=True):
+                full[i] = value
+        result = step(full)
+        changed: dict[int, Any] = {}
+        if self.slots:
+            graph, _, _, after = _split(objects)
+            if graph != self.graph:
+                raise ValueError(
+                    "the step changes the structure of an object: adds a variable, or sets an "
+                    "attribute that is no array; do that before the step"
+                )
+            for slot, (old, new) in enumerate(zip(before, after, strict=True)):
+                pairs = zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True)
+                if any(x is not y for x, y in pairs):
+                    changed[slot] = new
+        given = {id(x): _Object(number) for number, x in enumerate(_objects_in(objects))}
+        name = f"result[{len(changed)}]" if changed else "result"
+        values, result = _without_values(RESULTS, name, result, given)
+        made[self] = _Made(tuple(changed), values)
+        return (*changed.values(), result) if changed else result
+
+    def finish(self, given: Sequence[Any], arrays: Sequence[Any], result: Any, made: _Made) -> Any:
+        """What the step returns, of what `run` did; objects among the arguments are changed."""
+        objects = [given[i] for i in self.slots]
+        if made.changed:
+            *states, result = result
+            after = [arrays[i] for i in self.slots]
+            for slot, state in zip(made.changed, states, strict=True):
+                after[slot] = state
+            self.update(objects, after)
+        if not made.result.values:
+            return result
+        found = _objects_in(objects)
+        kept = tuple(
+            (i, kind, found[x.number] if isinstance(x, _Object) else x)
+            for i, kind, x in made.result.values
+        )
+        return _Values(made.result.tree, kept).filled(result)
+
+    def update(self, objects: Sequence[Any], states: Sequence[Any]) -> None:
+        """Give objects other states."""
+        if objects:
+            _nnx().update(tuple(objects), self._state(states))
+
+    def _state(self, states: Sequence[Any]) -> Any:
+        found: list[Any] = [None] * len(self.order)
+        for place, value in zip(self.order, jax.tree.leaves(list(states)), strict=True):
+            found[place] = value
+        return jax.tree.unflatten(self.structure, found)
+
+
+def _taken_apart(names: Sequence[str], given: Sequence[Any]) -> tuple[_Form, list[Any]]:
+    """The form of arguments, and trees of their arrays: of objects of flax.nnx dictionaries, as
+    the plan has them. Static arguments stay as they are."""
+    static = {NAMES[i] for i in STATIC}
+    arrays = list(given)
+    dynamic = [i for i, name in enumerate(names) if name not in static]
+    slots = tuple(i for i in dynamic if _objects_in(given[i]))
+    graph, structure, order = None, None, ()
+    if slots:
+        graph, structure, order, states = _split([given[i] for i in slots])
+        for i, state in zip(slots, states, strict=True):
+            arrays[i] = state
+    values: list[tuple[int, _Values]] = []
+    for i in dynamic:
+        if i in slots or all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(given[i])):
+            continue
+        found, tree = _without_values(ARGUMENTS, names[i], given[i])
+        if found.values:
+            values.append((i, found))
+            arrays[i] = tree
+    return _Form(slots, graph, structure, order, tuple(values)), arrays
+
+
+def _split(objects: Sequence[Any]) -> tuple[Any, Any, tuple[int, ...], tuple[Any, ...]]:
+    """Flax's graph of objects, the structure of its state of them, and for each object its arrays
+    in dictionaries; before these, for each array of all of them, its number in flax's state."""
+    graph, state = _nnx().split(tuple(objects))
+    leaves, structure = jax.tree.flatten(state)
+    numbered = _nnx().to_pure_dict(jax.tree.unflatten(structure, range(len(leaves))))
+    order, tree = jax.tree.flatten(tuple(numbered.get(i, {}) for i in range(len(objects))))
+    return graph, structure, tuple(order), jax.tree.unflatten(tree, [leaves[i] for i in order])
+
+
+def _objects_in(tree: Any) -> list[Any]:
+    """Modules, optimizers, variables and the like; states are trees of arrays."""
+    if "flax.nnx" not in sys.modules:
+        return []
+    leaves = jax.tree.leaves(tree, is_leaf=lambda x: _is_of_nnx(type(x)))
+    return [x for x in leaves if _is_of_nnx(type(x)) and not _is_of_nnx(type(x), "State")]
+
+
+@functools.cache
+def _is_of_nnx(kind: type, *names: str) -> bool:
+    found = {base.__name__ for base in kind.__mro__ if base.__module__.startswith("flax.nnx.")}
+    return bool(found & set(names or ("Pytree", "Object", "Variable", "State")))
+
+
+def _nnx() -> Any:
+    from flax import nnx
+
+    return nnx
 
 
 # Values inside of the step: its jaxpr is evaluated equation by equation.

@@ -16,6 +16,7 @@ import alpa_mlir
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel, Zero3Parallel
@@ -54,7 +55,7 @@ def planned_call(step, *args, **named) -> Plan:
 
 def check_alike(found, expected):
     for x, want in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-        np.testing.assert_allclose(x, want, rtol=1e-5)
+        np.testing.assert_allclose(plain(x), plain(want), rtol=1e-5, atol=1e-8)
 
 
 @functools.cache
@@ -384,6 +385,87 @@ def test_arguments_by_name(tmp_path):
         for call in (shardings.place, step, shardings.argument_specs):
             with pytest.raises(TypeError, match=message):
                 call(*args, **wrong)
+
+
+def test_objects_of_nnx(tmp_path):
+    """Changed in place, as `nnx.jit` changes them."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Net(nnx.Module):
+        def __init__(self):
+            rngs = nnx.Rngs(0)
+            self.layers = nnx.List([nnx.Linear(16, 16, rngs=rngs) for _ in range(2)])
+            self.drop = nnx.Dropout(0.1, rngs=nnx.Rngs(1))
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = self.drop(jnp.tanh(layer(x)))
+            return x
+
+    def train(model, fixed, optimizer, x):
+        def loss(model):
+            return jnp.mean((model(x) - fixed(x)) ** 2)
+
+        value, grads = nnx.value_and_grad(loss)(model)
+        optimizer.update(model, grads)
+        return value, model
+
+    def objects():
+        model, fixed = Net(), Net()
+        fixed.eval()
+        return model, fixed, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+
+    x = np.random.default_rng(2).normal(size=(32, 16)).astype(np.float32)
+    plan = planned(train, *objects(), x, method=Zero3Parallel(mesh_shape=(2, 4))).plan
+    shardings = module_of(plan, tmp_path)
+    ours, theirs = objects(), objects()
+    step = shardings.jit(train, *ours, x, donate_argnums=shardings.STATE)
+    reference = nnx.jit(train)
+    specs = shardings.argument_specs(*ours, x)
+    assert specs[0]["layers"][0]["kernel"] != P()
+    placed = shardings.place(*ours, x)
+    assert all(a is b for a, b in zip(placed, ours, strict=False))
+    for mode in ("train", "train", "eval"):  # The last one compiles anew.
+        if mode == "eval":
+            ours[0].eval()
+            theirs[0].eval()
+        kernel = ours[0].layers[0].kernel[...]
+        assert not kernel.sharding.is_fully_replicated
+        found, model = step(*ours, x)
+        assert model is ours[0]
+        check_alike(found, reference(*theirs, x)[0])
+        assert kernel.is_deleted()
+    for a, b in zip(*(jax.tree.leaves(nnx.state(each)) for each in (ours, theirs)), strict=True):
+        np.testing.assert_allclose(plain(a), plain(b), rtol=1e-4, atol=1e-6)
+    # The constrained step by itself.
+    found = nnx.jit(shardings.constrained(train))(*ours, x)[0]
+    check_alike(found, reference(*theirs, x)[0])
+
+
+def test_modules_of_equinox(tmp_path):
+    """What is no array among their leaves stays as it is."""
+    eqx = pytest.importorskip("equinox")
+    model = eqx.nn.MLP(16, 16, 32, 2, key=jax.random.key(0))
+
+    def step(model, x):
+        loss, g = eqx.filter_value_and_grad(lambda m: jnp.mean((jax.vmap(m)(x) - x) ** 2))(model)
+        return eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, g)), loss
+
+    x = np.random.default_rng(2).normal(size=(32, 16)).astype(np.float32)
+    shardings = module_of(planned(step, model, x).plan, tmp_path)
+    run = shardings.jit(step, model, x, donate_argnums=shardings.STATE)
+    placed, x = shardings.place(model, x)
+    assert placed.activation is model.activation
+    expected = eqx.filter_jit(step)(model, x)
+    found = run(placed, x)
+    assert found[0].activation is model.activation
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    check_alike(*(eqx.filter(each, eqx.is_array) for each in (found, expected)))
+    # Another function in its place compiles the step again.
+    other = eqx.tree_at(lambda m: m.activation, found[0], jnp.tanh)
+    expected = eqx.filter_jit(step)(other, x)
+    found = run(other, x)
+    check_alike(*(eqx.filter(each, eqx.is_array) for each in (found, expected)))
 
 
 def test_plans_without_names_of_arguments(tmp_path):
