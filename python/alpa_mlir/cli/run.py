@@ -368,7 +368,7 @@ def _first(
         if not options.quiet:
             print("the entry point gives shapes: the state is random", file=sys.stderr)
     if source.entry.batches is not None:
-        return state, map(as_tuple, _repeated(source))
+        return state, map(as_tuple, _repeated(source, quiet=options.quiet))
     if _has_shapes(example):
         example = as_tuple(random_batch(inner, options.seed))
         if not options.quiet:
@@ -384,19 +384,24 @@ def _has_shapes(tree: Any) -> bool:
     return any(isinstance(leaf, jax_.ShapeDtypeStruct) for leaf in trees.leaves(tree))
 
 
-def _repeated(source: Source) -> Generator[Any, None, None]:
-    """The batches of the entry point, from the beginning again where they end."""
+def _repeated(source: Source, *, quiet: bool) -> Generator[Any, None, None]:
+    """The batches of the entry point, from the beginning again where they end, which is said."""
     entry = source.entry
     assert entry is not None
+    said = quiet
     while True:
-        empty = True
+        count = 0
         for batch in entry.fresh_batches():
-            empty = False
+            count += 1
             yield batch
-        if empty:
+        if count == 0:
             raise EntryPointError(
                 "its batches are empty", where=entry.name, fix="give at least one, or none at all"
             )
+        if not said:
+            text = f"the entry point's batches end after {count} steps: they begin again"
+            print(text, file=sys.stderr)
+            said = True
 
 
 def _simulated(source: Source) -> Any:

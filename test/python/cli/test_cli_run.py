@@ -167,6 +167,11 @@ def test_batches_that_end_begin_again(folder, capsys):
     fields = run(capsys, f"{folder}/model.py:once", *PIPELINE, "--steps", 5)
     assert len(losses(fields)) == 5
     np.testing.assert_allclose(losses(fields)[:3], expected(folder, 3), rtol=1e-5)
+    for steps, said in ((3, 0), (8, 1)):
+        words = ["run", f"{folder}/model.py:once", *PIPELINE, "--steps", steps, "--json"]
+        assert cli.main(list(map(str, words))) == 0
+        text = "the entry point's batches end after 3 steps: they begin again"
+        assert capsys.readouterr().err.count(text) == said
 
 
 def test_a_checkpointed_run_goes_on(folder, tmp_path, capsys):
