@@ -246,10 +246,10 @@ def run(
     return _Run(load, state, batches, steps, resume, replan, grows, on_result, arguments).go()
 
 
-class HasHosts(Protocol):
-    """`LaunchedWorkers` or `RayWorkers`."""
-
-    def num_hosts(self) -> int: ...
+_HAS_HOSTS = Kind(
+    "workers that know how many hosts are there: LaunchedWorkers() or RayWorkers()",
+    lambda value: hasattr(value, "num_hosts") and not isinstance(value, type),
+)
 
 
 class Elastic:
@@ -274,6 +274,7 @@ class Elastic:
         self, plans: Mapping[int, Plan | str | Path], workers: Any, *, wait_seconds: float = 10.0
     ) -> None:
         check_type("Elastic", "plans", plans, dict)
+        check_type("Elastic", "workers", workers, _HAS_HOSTS)
         check_type("Elastic", "wait_seconds", wait_seconds, NUMBER)
         if not plans or not all(is_whole(count, 1) for count in plans):
             raise ArgumentMismatchError(

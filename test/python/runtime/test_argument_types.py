@@ -84,6 +84,10 @@ CALLS = {
     "batches": (lambda _: training.run(unused, {}, 3, 1, Resume("run")), "batches=3 is an int"),
     "steps": (lambda _: training.run(unused, {}, [], "3", Resume("run")), "steps='3' is a str"),
     "run load": (lambda p: training.run(p, {}, [], 1, Resume("run")), "load is a Plan; .* func"),
+    "elastic": (
+        lambda p: training.Elastic({1: p}, alpa_mlir.ThreadWorkers()),
+        r"workers is a ThreadWorkers; .* how many hosts are there: LaunchedWorkers\(\) or Ray",
+    ),
     "loaded": (
         lambda p: training.run(lambda: p, {}, [], 1, Resume("no/such/run")),
         "load: the step is a Plan; fix: give a loaded step",
