@@ -180,7 +180,7 @@ class CallingConvention:
             shape = leaf.shape
             if is_batch:
                 shape = (shape[0] * self.num_micro_batches, *shape[1:])
-            aval = value if isinstance(value, WholeArray) else _jax.typeof(value)
+            aval = value if isinstance(value, WholeArray) else _aval_of(value, leaf.name)
             if (aval.shape, aval.dtype) != (shape, leaf.dtype):
                 raise ArgumentMismatchError(
                     f"got {aval.dtype}{list(aval.shape)}, the step was traced with "
@@ -398,6 +398,20 @@ def positional(
             f"the argument {name!r} {what}", where=where, fix=f"give {known}, in this order"
         )
     return tuple(found)
+
+
+def _aval_of(value: Any, name: str) -> Any:
+    is_shape = isinstance(value, _jax.ShapeDtypeStruct)
+    try:
+        if not is_shape:
+            return _jax.typeof(value)
+    except TypeError:
+        pass
+    raise ArgumentMismatchError(
+        f"got a {type(value).__name__}, which is no array",
+        where=name,
+        fix="pass an array" + ("; shapes are for lower(..) and plan(..)" if is_shape else ""),
+    )
 
 
 def typed_value(value: Any, leaf: Aval) -> Any:

@@ -136,7 +136,7 @@ class MemoryAnalysis:
         return taken - self.alias_size_in_bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ParallelStep:
     """A step on its devices: called like the function it was made from.
 

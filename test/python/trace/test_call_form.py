@@ -215,6 +215,11 @@ def test_a_step_takes_what_it_was_compiled_for():
         compiled(W, X, Y, flag=False)
     with pytest.raises(errors.TraceError, match="within a transformation of JAX; fix: call"):
         jax.jit(lambda w: compiled(w, X, Y, flag=True))(W)
+    with pytest.raises(errors.TraceError, match="within a transformation of JAX; fix: call"):
+        jax.jit(compiled)(W, X, Y)
+    shape = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    with pytest.raises(errors.ArgumentMismatchError, match=r"x: got a ShapeDtypeStruct.*; shapes"):
+        compiled(W, shape, Y, flag=True)
 
 
 def test_arguments_by_shape_and_use():

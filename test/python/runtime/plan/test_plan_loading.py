@@ -92,6 +92,8 @@ def test_keys_and_static_arguments_of_a_loaded_plan(tmp_path):
         loaded("test", *args[1:])
     with pytest.raises(errors.ArgumentMismatchError, match="no leaf"):
         loaded("train", {"w": state["w"]}, args[2])
+    with pytest.raises(errors.ArgumentMismatchError, match="batch: got a str, which is no array"):
+        loaded("train", state, "text")
     assert loaded("train", batch=args[2], state=state)[1] == value
     assert loaded(batch=args[2], mode="train", state=state)[1] == value
     for first, named, message in (
