@@ -190,6 +190,10 @@ class OneMesh(Method, ABC):
     def has_fixed_meshes(self) -> bool:
         return self.mesh_shape is not None
 
+    @property
+    def known_mesh_shape(self) -> tuple[int, ...] | None:
+        return self.mesh_shape
+
     def may_cut(self, cluster: Cluster) -> bool:
         return False
 

@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, prod
 from typing import Any, ClassVar, cast, final
 
 import jax
@@ -348,6 +348,66 @@ def pinned_axes(
     return [None if spec is None else _axes_of(spec, mesh_axes) for spec in specs]
 
 
+def check_pin(
+    pin: Sequence[Sequence[int]],
+    name: str,
+    shape: Sequence[int],
+    mesh_axes: Sequence[str],
+    mesh_shape: Sequence[int] | None,
+    micro_batches: int,
+) -> None:
+    """Whether an argument can be held as it is pinned.
+
+    Args:
+        pin: mesh axes of each dimension.
+        name, shape: of the argument, a batch with all of its rows.
+        mesh_shape: None if it is searched.
+        micro_batches: parts of dimension 0; 1 for what is no batch.
+
+    Raises:
+        MethodError: names the argument, and the axis.
+    """
+    if len(pin) > len(shape):
+        raise MethodError(
+            f"a sharding of {len(pin)} dimensions for {len(shape)}",
+            where=name,
+            fix="give at most one entry for each dimension",
+        )
+    used = [axis for axes in pin for axis in axes]
+    for axis in used:
+        if used.count(axis) > 1:
+            raise MethodError(
+                f"is pinned to the axis {mesh_axes[axis]!r} twice",
+                where=name,
+                fix="use each axis for one dimension",
+            )
+        if mesh_shape is not None and axis >= len(mesh_shape):
+            raise MethodError(
+                f"is pinned to {mesh_axes[axis]!r}, axis {axis} of a mesh of {len(mesh_shape)}",
+                where=name,
+                fix="give mesh_axes one name for each axis of mesh_shape",
+            )
+    for dim, axes in enumerate(pin):
+        words = ", ".join(repr(mesh_axes[axis]) for axis in axes)
+        if list(axes) != sorted(axes):
+            raise MethodError(
+                f"dimension {dim} is pinned to {words}, which is not the mesh's order",
+                where=name,
+                fix=f"list them as in mesh_axes: {', '.join(mesh_axes)}",
+            )
+        parts = 1 if mesh_shape is None else prod(mesh_shape[axis] for axis in axes)
+        count = micro_batches if dim == 0 else 1
+        if shape[dim] % count == 0 and shape[dim] // count % parts:
+            of = f", in {count} micro-batches," if count > 1 else ""
+            raise MethodError(
+                f"dimension {dim} of {list(shape)}{of} is pinned to {words}, {parts} parts, which "
+                "do not split it evenly",
+                where=name,
+                fix="pin a dimension that they divide, or none, or give another mesh_shape"
+                + (", or fewer micro-batches" if count > 1 else ""),
+            )
+
+
 def _axes_of(spec: Any, mesh_axes: Sequence[str]) -> list[list[int]]:
     if not isinstance(spec, PartitionSpec):
         raise MethodError(
@@ -629,6 +689,11 @@ class Method(ABC):
     def has_fixed_meshes(self) -> bool:
         """Whether the user has decided how many devices a plan takes."""
         return False
+
+    @property
+    def known_mesh_shape(self) -> tuple[int, ...] | None:
+        """The shape of all meshes, if the user has decided it."""
+        return None
 
     def lifted_limits(self) -> Iterator[tuple[str, int, Callable[[int | None], Method]]]:
         """Limits on plans that the user has set, to say what would fit without: the field, its

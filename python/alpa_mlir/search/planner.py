@@ -33,7 +33,7 @@ from alpa_mlir.errors import (
     MicroBatchError,
     PrecisionError,
 )
-from alpa_mlir.methods.method import AUTO_SCHEDULES, Method, padding_passes, pinned_axes
+from alpa_mlir.methods.method import AUTO_SCHEDULES, Method, check_pin, padding_passes, pinned_axes
 from alpa_mlir.search import autotune, plan_cache
 from alpa_mlir.search.plan_cache import PlanCache, code_version
 from alpa_mlir.search.warm_start import WarmStart
@@ -1454,15 +1454,12 @@ def signature_json(traced: Traced, method: Method) -> str:
     fields: dict[str, Any] = json.loads(traced.signature.to_json())
     # An input of the compiler's own comes last, and has no pin.
     pins = pinned_axes(method.in_shardings, method.mesh_axes, traced.in_tree)
+    count = method.num_micro_batches
     for item, pin in zip(fields["inputs"], pins, strict=False):
         if pin is None:
             continue
-        rank = len(item["shape"])
-        if len(pin) > rank:
-            raise MethodError(
-                f"a sharding of {len(pin)} dimensions for {rank}",
-                where=item["name"],
-                fix="give at most one entry for each dimension",
-            )
-        item["sharding"] = pin + [[]] * (rank - len(pin))
+        shape, is_batch = item["shape"], item["kind"] == "batch"
+        parts = count if is_batch and isinstance(count, int) else 1
+        check_pin(pin, item["name"], shape, method.mesh_axes, method.known_mesh_shape, parts)
+        item["sharding"] = pin + [[]] * (len(shape) - len(pin))
     return json.dumps(fields)

@@ -248,6 +248,26 @@ def test_bad_methods(options, message):
         ((P("x", None, None), None), (2, 4), "a sharding of 3 dimensions for 2"),
         (("x", None), (2, 4), "'x' is no sharding"),
         ((P("y", "x"), None), (4, 2), "are for a mesh of .2, 4., but this one is .4, 2."),
+        (
+            (None, P("x", "x")),
+            (2, 4),
+            r"^batch\['x'\]: is pinned to the axis 'x' twice; fix: use each axis",
+        ),
+        (
+            (None, P(("y", "x"))),
+            None,
+            r"^batch\['x'\]: dimension 0 is pinned to 'y', 'x', which .* as in mesh",
+        ),
+        (
+            (None, P("y")),
+            (8,),
+            r"^batch\['x'\]: is pinned to 'y', axis 1 of a mesh of 1; fix: give mesh_axes",
+        ),
+        (
+            (None, P("x")),
+            (3, 1),
+            r"^batch\['x'\]: dimension 0 of \[.*\] is pinned to 'x', 3 parts, which do",
+        ),
     ],
 )
 def test_bad_pins(shardings, mesh_shape, message):
