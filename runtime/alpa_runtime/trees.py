@@ -74,7 +74,14 @@ def broadcast(prefix: Any, structure: Any, is_leaf: IsLeaf | None = None) -> lis
         ValueError: the prefix is no beginning of such a tree.
     """
     full = _util.tree_unflatten(structure, range(structure.num_leaves))
-    return _util.tree_leaves(_jax.tree.broadcast(prefix, full, is_leaf=is_leaf), is_leaf=is_leaf)
+    found: list[Any] = [None] * structure.num_leaves
+
+    def spread(leaf: Any, below: Any) -> None:
+        for number in _util.tree_leaves(below):
+            found[number] = leaf
+
+    _util.tree_map(spread, prefix, full, is_leaf=is_leaf)
+    return found
 
 
 def text(path: Path) -> str:

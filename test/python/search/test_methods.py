@@ -164,6 +164,22 @@ def pinned_example():
     return state, {"x": jnp.ones((8, 32)), "y": jnp.zeros((8, 32))}
 
 
+def test_pins_behind_places_that_hold_nothing():
+    state, batch = pinned_example()
+    method = ShardParallel(
+        method="manual", mesh_shape=(2, 4), in_shardings=(None, P("y")), mesh_axes=("x", "y")
+    )
+    state = {"a": None, "p": state}
+
+    def step(state, batch):
+        p, metrics = pinned_step(state["p"], batch)
+        return {"a": None, "p": p}, metrics
+
+    compiled = alpa_mlir.compile(step, state, batch, cluster=CLUSTER, method=method)
+    specs = compiled.get_input_placement_specs()[1]
+    assert all(found.sharding_specs[0][0] == "y" for found in specs.values())
+
+
 def test_pins_that_differ_from_how_the_batch_is_held():
     """The batch keeps its sharding, and its constrained copy is made of it."""
 
