@@ -33,6 +33,7 @@ from alpa_runtime.plan import Plan
 from alpa_runtime.plan.plan import PlanLike, Tried, plan_summary, read_plan, tried_text
 from alpa_runtime.plan.strategy import strategy_text
 from alpa_runtime.worker_group import Hosts
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from alpa_mlir import session
 from alpa_mlir.cluster import CLUSTER, Cluster, ClusterLike, as_cluster
@@ -526,6 +527,7 @@ class ParallelFunction:
         examples = tuple(
             arg if i in call.static else shapes_of(arg) for i, arg in enumerate(arguments)
         )
+        _check_shardings(options, call, examples)
         fn = _with_shardings(form.function(), call.static, options)
         cluster = session.default_cluster(self.cluster)
         traced = trace_step(fn, examples, options, cluster, form.carried)
@@ -736,6 +738,75 @@ def _alike(call: Call, traced: Traced) -> list[str]:
         and x.shape[:1] == (rows,)
         and x.name in call.names
     ]
+
+
+def _check_shardings(options: Options, call: Call, arguments: Sequence[Any]) -> None:
+    """Whether the shardings that are given fit the arguments, of which they are a tree, or its
+    beginning.
+
+    Raises:
+        MethodError: names the argument.
+    """
+    for option in ("in_shardings", "out_shardings"):
+        _check_are_shardings(option, getattr(options, option))
+    dynamic = [i for i in range(len(arguments)) if i not in call.static]
+    given: Any = options.in_shardings
+    if _is_sharding(given):
+        given = (given,) * len(dynamic)
+    names = [call.names[i] for i in dynamic]
+    is_row = type(given) in (tuple, list)
+    if not is_row or len(given) != len(dynamic):
+        count = len(given) if is_row else f"a {type(given).__name__}"
+        raise MethodError(
+            f"got {count} for {len(dynamic)} arguments",
+            where="in_shardings",
+            fix=f"give a tuple of {len(dynamic)}, for {', '.join(names)}; None leaves one free",
+        )
+    for i, name, prefix in zip(dynamic, names, given, strict=True):
+        leaves, structure = trees.flatten(arguments[i])
+        try:
+            shardings = trees.broadcast(prefix, structure, _is_sharding)
+        except ValueError:
+            raise MethodError(
+                f"the tree for {name} is not that of the argument, nor its beginning",
+                where="in_shardings",
+                fix="give one sharding for the whole argument, or a tree like it",
+            ) from None
+        paths = (path for path, _ in trees.flatten_with_path(arguments[i])[0])
+        for path, leaf, sharding in zip(paths, leaves, shardings, strict=True):
+            if not isinstance(sharding, NamedSharding):
+                continue
+            try:
+                sharding.shard_shape(tuple(leaf.shape))
+            except ValueError:
+                sizes = dict(sharding.mesh.shape)
+                raise MethodError(
+                    f"{sharding.spec} over {sizes} does not split {list(leaf.shape)} evenly",
+                    where=f"in_shardings of {name}{trees.text(path)}",
+                    fix="split a dimension that the axes divide, or none",
+                ) from None
+
+
+def _check_are_shardings(option: str, given: Any) -> None:
+    has_mesh = not jax.sharding.get_abstract_mesh().empty
+    for _, sharding in trees.flatten_with_path(given, _is_sharding)[0]:
+        if isinstance(sharding, PartitionSpec) and not has_mesh:
+            raise MethodError(
+                f"{sharding} is of no mesh",
+                where=option,
+                fix="give jax.sharding.NamedSharding(mesh, spec), whose mesh may be an "
+                "AbstractMesh, or set a mesh by jax.set_mesh",
+            )
+        if not _is_sharding(sharding):
+            raise MethodError(
+                f"{sharding!r} is no sharding",
+                where=option,
+                fix="give a tree of jax.sharding.Shardings and None",
+            )
+
+
+def _is_sharding(value: Any) -> bool:
+    return value is None or isinstance(value, Sharding | PartitionSpec)
 
 
 def _with_shardings(

@@ -725,6 +725,33 @@ def test_shardings_of_arguments_and_results_are_constraints():
     }
 
 
+def test_shardings_that_do_not_fit_are_named():
+    def sharding(spec, size=2):
+        return NamedSharding(jax.sharding.AbstractMesh((size,), ("d",)), spec)
+
+    rows = sharding(P("d"))
+    for given, message in (
+        ((rows,), "in_shardings: got 1 for 4 arguments; fix: give a tuple of 4, for w, x, y, lr;"),
+        ({"x": rows}, "in_shardings: got a dict for 4 arguments"),
+        (
+            (None, P("d"), None, None),
+            r"in_shardings: P\('d',\) is of no mesh; fix: give jax.*Named",
+        ),
+        ((None, "d", None, None), "in_shardings: 'd' is no sharding"),
+        (({"z": rows}, None, None, None), "in_shardings: the tree for w is not that of the arg"),
+        (
+            (None, sharding(P("d"), 3), None, None),
+            r"in_shardings of x: P\('d',\) over {'d': 3} does not split \[.*\] evenly; fix: split",
+        ),
+    ):
+        with pytest.raises(errors.MethodError, match=message):
+            parallel(step, in_shardings=given).trace(W, X, Y, 0.1)
+    with pytest.raises(errors.MethodError, match=r"out_shardings: P\(\) is of no mesh"):
+        parallel(step, out_shardings=P()).trace(W, X, Y, 0.1)
+    with jax.set_mesh(jax.make_mesh((2,), ("d",), devices=jax.devices()[:2])):
+        parallel(step, in_shardings=(None, P("d"), None, None)).trace(W, X, Y, 0.1)
+
+
 @METHODS
 def test_batches_with_explicit_axes_that_micro_batches_do_not_fill(method):
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Explicit,))
