@@ -278,17 +278,22 @@ def seconds_text(seconds: float) -> str:
     """`1.25 ms`: three figures and the unit that suits them."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"
+            return f"{_figures(seconds / scale)} {unit}"
+    return f"{_figures(seconds / 1e-9)} ns" if seconds else "0 s"
 
 
 def bytes_text(count: float) -> str:
     """`1.5 MiB`: three figures and the unit that suits them."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
-            return f"{count:.3g} {unit}"
+            return f"{_figures(count)} {unit}"
         count /= 1024
-    return f"{count:.3g} TiB"
+    return f"{_figures(count)} TiB"
+
+
+def _figures(value: float) -> str:
+    """Three, or all of a whole number: 1000, not 1e+03."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -18,7 +18,7 @@ from alpa_mlir.trace.tracing import trace
 from alpa_runtime.plan.program import INSTRUCTIONS, LineReader, numbers_text, pattern_of
 from alpa_runtime.plan.reshard import STEPS
 from alpa_runtime.plan.tensor import TENSOR_PATTERN, TensorSpec
-from alpa_runtime.plan.text import pretty
+from alpa_runtime.plan.text import bytes_text, pretty, seconds_text
 from hypothesis import given
 from hypothesis import strategies as st
 from schema import SCHEMA, problems
@@ -432,3 +432,21 @@ def test_saving_leaves_no_seconds_of_another_plan(planned, tmp_path):
     folder = planned.save(tmp_path / "plan")
     dataclasses.replace(Plan.load(folder), planning={}).save(folder)
     assert Plan.load(folder).planning == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (bytes_text(999), "999 B"),
+        (bytes_text(1000), "1000 B"),
+        (bytes_text(1023.9 * 2**20), "1024 MiB"),
+        (bytes_text(1.5 * 2**30), "1.5 GiB"),
+        (bytes_text(5000 * 2**40), "5000 TiB"),
+        (seconds_text(0), "0 s"),
+        (seconds_text(999.7e-6), "1000 us"),
+        (seconds_text(1.254e-3), "1.25 ms"),
+        (seconds_text(86400), "86400 s"),
+    ],
+)
+def test_figures_have_no_powers_of_ten(text, expected):
+    assert text == expected
