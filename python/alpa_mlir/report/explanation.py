@@ -282,7 +282,8 @@ def runner_up_text(row: Row, stage_seconds: float) -> str:
 
 def _describe(row: Row) -> str:
     op = row["op"].removeprefix("stablehlo.").removeprefix("chlo.")
-    return " ".join(part for part in (op, op_path(row["where"]), row["phase"]) if part)
+    # Outside of modules the path is JAX's name alone, mostly that of the operation.
+    return " ".join(filter(None, dict.fromkeys((op, op_path(row["where"]), row["phase"]))))
 
 
 def _time(seconds: float) -> str:

@@ -209,6 +209,18 @@ def test_idle_devices_are_named_with_the_reason():
     assert again.idle_reason == plan.idle_reason
 
 
+def test_an_operation_outside_of_modules_is_named_once():
+    def step(w, x):
+        return w - jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+
+    shapes = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((8, 64), "float32")
+    method = ShardParallel(mesh_shape=(2, 4))
+    plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*shapes).plan
+    text = alpa_mlir.explain(plan)
+    assert " dot_general forward" in text
+    assert "dot_general dot_general" not in text
+
+
 def test_rounding_to_its_own_type_costs_nothing():
     """As JAX writes what a policy of `jax.checkpoint` keeps; XLA leaves it to the product."""
     policy = jax.checkpoint_policies.save_only_these_names("up")
