@@ -332,8 +332,8 @@ def restore_checkpoint(folder: str | Path, target: Any = None, *, step: int | No
         leaves = _read_by_workers(path, records, state) if state.workers else None
         return trees.unflatten(state.tree, leaves or _read(path, records, state.leaves))
     else:
-        found, tree = trees.flatten_with_path(target)
-        wanted = [_like(trees.text(at), value) for at, value in found]
+        leaves, tree = trees.flatten(target)
+        wanted = [_like(*pair) for pair in zip(_names(target), leaves, strict=True)]
     records = _matched(manifest, wanted, path)
     return trees.unflatten(tree, _read(path, records, wanted))
 
@@ -355,6 +355,31 @@ def _saved_tree(manifest: Manifest, path: Path) -> Any:
             fix=OLDER,
         )
     return tree
+
+
+def _names(tree: Any) -> list[str]:
+    """Of a tree's leaves. Variables of a state of flax.nnx have the names of their values, so that
+    it is the same state as nested dictionaries."""
+    found: list[str] = []
+    for path, value in trees.flatten_with_path(tree, _is_variable)[0]:
+        inner = trees.flatten_with_path(value)[0] if _is_variable(value) else [((), value)]
+        found += [trees.text((*path, *below[1:])) for below, _ in inner]
+    return found
+
+
+def _is_variable(value: Any) -> bool:
+    kind: Any = value.__class__
+    bases = (base for base in kind.__mro__ if base.__name__ == "Variable")
+    return any(base.__module__.startswith("flax.nnx.") for base in bases)
+
+
+def _saved_names(manifest: Manifest) -> list[str]:
+    """Of the leaves, as `_names` has those of the target."""
+    try:
+        tree = trees.decode(manifest.tree)
+        return _names(trees.unflatten(tree, range(tree.num_leaves)))
+    except (ValueError, TypeError):  # Its classes are not there.
+        return [leaf.name for leaf in manifest.leaves]
 
 
 def _as_saved(leaf: LeafRecord) -> Wanted:
@@ -409,7 +434,10 @@ def _matched(manifest: Manifest, wanted: Sequence[Wanted], path: Path) -> list[L
     Raises:
         CheckpointError: the first leaf that is not there, differs, or is not wanted.
     """
-    saved = {leaf.name: leaf for leaf in manifest.leaves}
+    names = [leaf.name for leaf in manifest.leaves]
+    if {leaf.name for leaf in wanted} != {*names}:
+        names = _saved_names(manifest)
+    saved = dict(zip(names, manifest.leaves, strict=True))
     fix = "give a target like the state that was saved"
     records: list[LeafRecord] = []
     for leaf in wanted:

@@ -252,6 +252,37 @@ def test_restored_under_another_plan(tmp_path):
         np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
+def test_states_of_nnx_are_nested_dictionaries(tmp_path):
+    nnx = pytest.importorskip("flax.nnx")
+
+    def objects(seed):
+        model = nnx.Linear(8, 8, rngs=nnx.Rngs(seed))
+        return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+
+    def train(model, optimizer, x):
+        loss, g = nnx.value_and_grad(lambda model: jnp.mean(model(x) ** 2))(model)
+        optimizer.update(model, g)
+        return loss
+
+    x = np.ones((16, 8), np.float32)
+    saved, others = objects(0), objects(1)
+    nnx.jit(train)(*saved, x)
+    state = nnx.state(saved)
+    save_checkpoint(tmp_path / "state", state, step=1).wait()
+    save_checkpoint(tmp_path / "dictionaries", nnx.to_pure_dict(state), step=1).wait()
+    method = ShardParallel(mesh_shape=(2, 4))
+    step = alpa_mlir.compile(train, *others, x, cluster="cpu-test:2", method=method)
+    for folder in ("state", "dictionaries"):
+        found = restore_checkpoint(tmp_path / folder, nnx.state(others))
+        assert isinstance(found, nnx.State)
+        nnx.update(others, found)
+        check_same(nnx.to_pure_dict(nnx.state(others)), nnx.to_pure_dict(state))
+        placed = restore_checkpoint(tmp_path / folder, step)
+        for each, of in zip(placed, saved, strict=True):
+            check_same(each, nnx.to_pure_dict(nnx.state(of)))
+    assert isinstance(restore_checkpoint(tmp_path / "state"), nnx.State)
+
+
 @pytest.mark.slow
 def test_stacks_of_layers_are_stored_whole(tmp_path):
     """What two stages hold in pieces is one array to a plan on one mesh, and the other way."""
