@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import re
 
 import alpa_mlir
 import jax
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
+from alpa_mlir.compiler import sharding_methods
 from alpa_runtime.plan.strategy import strategy_of, strategy_text
 from jax.ad_checkpoint import checkpoint_name
 from simulated import mlp
@@ -43,6 +46,58 @@ def test_parts_add_up_to_the_objective(method):
         for part in ("compute_seconds", "communication_seconds"):
             assert sum(row[part] for row in found["ops"]) == pytest.approx(found[part], abs=1e-15)
         assert len(found["decisions"]) == stage.solver["nodes"]
+
+
+_BYTES = {"f32": 4, "i32": 4, "ui32": 4, "i1": 1}
+_COLLECTIVES = "all_gather|all_reduce|reduce_scatter|all_to_all|collective_permute"
+
+
+def bytes_of(types: str) -> int:
+    shapes = re.findall(r"tensor<([^>]*)>", types)
+    parts = [shape.split("x") for shape in shapes]
+    return sum(math.prod(map(int, dims)) * _BYTES[dtype] for *dims, dtype in parts)
+
+
+def moved_bytes(text: str, num_micro_batches: int) -> dict[str, int]:
+    """Of each collective in a step's per-device program without loops, of a gather its results."""
+    found: dict[str, int] = {}
+    times, name = 1, ""
+    for line in text.splitlines():
+        if function := re.search(r"func\.func (?:\w+ )?@(\w+)", line):
+            times = num_micro_batches if function[1] in ("forward", "backward") else 1
+        if collective := re.search(rf"stablehlo\.({_COLLECTIVES})\b", line):
+            name = collective[1]
+        if name and (types := re.search(r" : \((tensor[^)]*)\) -> (.*)", line)):
+            moved = bytes_of(types[2 if name == "all_gather" else 1])
+            found[name] = found.get(name, 0) + times * moved
+            name = ""
+    return found
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("num_micro_batches", [1, 4])
+@pytest.mark.parametrize("name", [name for name in sharding_methods() if name != "manual"])
+def test_what_is_communicated_is_what_the_program_does(name, num_micro_batches):
+    model = zoo.make_gpt(zoo.GPTConfig(layers=2, hidden=128, heads=4, vocab=512, seq=64))
+    method = ShardParallel(
+        method=name,
+        mesh_shape=(2, 4),
+        num_micro_batches=num_micro_batches,
+        export="collectives",
+        layer_loops=False,
+    )
+    step = alpa_mlir.parallelize(model.step, cluster="dgx-a100", method=method, cache=False)
+    plan = step.plan(*jax.eval_shape(functools.partial(model.init, 32))).plan
+    done = moved_bytes(plan.modules[plan.stages[0].module], num_micro_batches)
+    said: dict[str, int] = {}
+    for row in plan.explanation(0)["communication"]:
+        said[row["collective"]] = said.get(row["collective"], 0) + row["bytes"]
+    # Passes make some sums scatter behind the choice of strategies; a sum is both of its halves.
+    halves = {"all_reduce": 2}
+    done_bytes, said_bytes = (
+        sum(halves.get(kind, 1) * moved for kind, moved in kinds.items()) for kinds in (done, said)
+    )
+    assert 0.99 * done_bytes <= said_bytes <= 1.15 * done_bytes
 
 
 def test_text():
