@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import jax
 from alpa_runtime import trees
 from alpa_runtime.checkpoint import Saving, latest_checkpoint, save_checkpoint
-from alpa_runtime.checkpoint.folders import check_root, check_writable
+from alpa_runtime.checkpoint.folders import check_root, check_writable, held_by_run
 from alpa_runtime.checkpoint.save_restore import StateTarget, restore_newest
 from alpa_runtime.errors import FUNCTION, NUMBER, PATH, ROW, WHOLE, Kind, check_type
 from alpa_runtime.parallel_step import ParallelStep
@@ -224,6 +224,7 @@ def run(
         The last state, where the step left it.
 
     Raises:
+        CheckpointError: another run holds the folder.
         AlpaError: what `load`, the step or a checkpoint raise that fresh workers do not mend, or
             the last failure of `resume.attempts`.
 
@@ -350,9 +351,14 @@ class _Run:
     def go(self) -> Any:
         folder = Path(self.resume.folder)
         check_root(folder)
-        failures, without_memory, saved = 0, 0, latest_checkpoint(folder) or 0
-        if saved < self.steps:
+        if (latest_checkpoint(folder) or 0) < self.steps:
             check_writable(folder)
+        with held_by_run(folder):
+            return self.attempted()
+
+    def attempted(self) -> Any:
+        """Train, with fresh workers after each failure that they may mend."""
+        failures, without_memory, saved = 0, 0, latest_checkpoint(self.resume.folder) or 0
         while True:
             step: Step | None = None
             try:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alpa_mlir.cli._command import (
@@ -183,6 +184,10 @@ def run(options: argparse.Namespace) -> Answer:
     if options.ray_address is not None and options.workers != "ray":
         options.error("--ray-address is for --workers ray")
     refuse_existing(options, "trace")
+    if options.checkpoint is not None:
+        from alpa_runtime.checkpoint.folders import check_no_run
+
+        check_no_run(Path(options.checkpoint))  # Before planning, which may take long.
     with ended_by_signals():
         source = plan_source(options)
         with _workers(options) as hosts:

@@ -2,6 +2,7 @@
 
 A checkpoint is written under another name, beside a lock that its writer holds, and renamed when
 all of it is on the disk. What a process that died has left is told by its lock, and deleted.
+A run holds another lock on the folder, so that no second run writes its checkpoints there.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,14 @@ from alpa_runtime.checkpoint.manifest import ARRAYS, MANIFEST, Manifest
 from alpa_runtime.errors import CheckpointError, DamagedCheckpointError
 
 _SAVING, _DELETING, _LOCK = ".saving-", ".deleting-", "lock"
+_RUNNING = ".running"  # Locked by a run; says whose it is.
 _DAMAGED = ".damaged"  # After a step's number.
 # Of file systems that are mounted without locks: what is left there, nobody clears away.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _NUMBER = re.compile("0|[1-9][0-9]*")
-_OURS = re.compile(rf"\{_SAVING}.*|\{_DELETING}.*|({_NUMBER.pattern})\{_DAMAGED}(-[0-9]+)?")
+_OURS = re.compile(
+    rf"\{_SAVING}.*|\{_DELETING}.*|\{_RUNNING}|({_NUMBER.pattern})\{_DAMAGED}(-[0-9]+)?"
+)
 
 
 def steps_in(folder: str | Path) -> list[int]:
@@ -126,6 +131,77 @@ def check_writable(folder: Path) -> None:
     if not os.access(there, os.W_OK | os.X_OK):
         code = errno.EROFS if os.statvfs(there).f_flag & os.ST_RDONLY else errno.EACCES
         raise _os_error(OSError(code, os.strerror(code)), there)
+
+
+@contextmanager
+def held_by_run(folder: Path) -> Generator[None]:
+    """Keep other runs out of a folder of checkpoints. The lock ends with the process that holds it.
+
+    A file system that has no locks, or on which nothing can be written, keeps nobody out.
+
+    Raises:
+        CheckpointError: another run holds the folder; says which process on which host.
+    """
+    path = folder / _RUNNING
+    lock = _lock_run(path)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            with suppress(OSError):
+                # A file that was deleted by hand, and made anew, is another run's.
+                if os.path.samestat(os.fstat(lock), path.stat()):
+                    path.unlink()
+            os.close(lock)
+
+
+def check_no_run(folder: Path) -> None:
+    """Refuse a folder that another run holds, and leave it as it is.
+
+    Raises:
+        CheckpointError: names that run's process and host.
+    """
+    path = folder / _RUNNING
+    with suppress(OSError):
+        os.close(_locked(path, os.O_RDWR))
+
+
+def _lock_run(path: Path) -> int | None:
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = _locked(path, os.O_CREAT | os.O_RDWR)
+        except OSError:
+            return None
+        if not os.fstat(lock).st_nlink:
+            os.close(lock)  # The run that held it has ended meanwhile.
+            continue
+        since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        with suppress(OSError):
+            os.ftruncate(lock, 0)
+            holder = f"process {os.getpid()} on {socket.gethostname()}, since {since}"
+            os.pwrite(lock, holder.encode(), 0)
+        return lock
+
+
+def _locked(path: Path, flags: int) -> int:
+    """An open, locked file."""
+    lock = os.open(path, flags, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = ""
+        with suppress(OSError):  # Some file systems let nobody read what is locked.
+            holder = os.pread(lock, 200, 0).decode(errors="replace")
+        os.close(lock)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        raise CheckpointError(
+            f"another run writes its checkpoints here: {holder or 'an unknown process'}",
+            where=str(path.parent),
+            fix=f"end it or give another folder; if that process is gone, delete {path.name} there",
+        ) from None
+    return lock
 
 
 class Writing:

@@ -190,6 +190,18 @@ def test_a_checkpointed_run_goes_on(folder, tmp_path, capsys):
     assert out.startswith(f"went on from the checkpoint of step 7 in {tmp_path / 'run'}\nstep 7: ")
 
 
+def test_a_folder_of_another_run_is_refused_before_planning(folder, tmp_path, capsys, monkeypatch):
+    from alpa_mlir.cli import run as module
+    from alpa_runtime.checkpoint.folders import held_by_run
+
+    monkeypatch.setattr(module, "plan_source", lambda _: pytest.fail("planned"))
+    with held_by_run(tmp_path):
+        words = [f"{folder}/model.py:once", *PIPELINE, "--checkpoint", str(tmp_path)]
+        assert cli.main(["run", *words]) == 1
+    said = capsys.readouterr().err
+    assert f"{tmp_path}: another run writes its checkpoints here: process {os.getpid()}" in said
+
+
 def test_a_step_without_gradients(folder, capsys):
     fields = run(capsys, f"{folder}/model.py:predict", "--cluster", "cpu-test", "--steps", 2)
     assert [row["results"] for row in fields["steps"]] == [{"sum": 8 * 16 * 16}] * 2

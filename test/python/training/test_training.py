@@ -432,6 +432,24 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(
     assert load.given == []
 
 
+def test_a_folder_of_another_run_is_refused_before_the_first_step(step, tmp_path):
+    load = Loads(step, {})
+
+    def second(number, _):
+        with pytest.raises(errors.CheckpointError, match=rf"another run .* {os.getpid()} on .*fix"):
+            training.run(load, STATE, batch, 9, Resume(tmp_path))
+        refused.append(number)
+
+    refused = []
+    training.run(lambda: step, STATE, batch, 4, Resume(tmp_path, every=2), on_result=second)
+    assert refused == [0, 1, 2, 3]
+    assert not load.given
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "4"]
+    with pytest.raises(ZeroDivisionError):
+        training.run(lambda: 1 / 0, STATE, batch, 9, Resume(tmp_path))
+    training.run(load, STATE, batch, 5, Resume(tmp_path))
+
+
 def test_bad_input(step, tmp_path):
     with pytest.raises(errors.ArgumentMismatchError, match="every=0"):
         Resume(tmp_path, every=0)

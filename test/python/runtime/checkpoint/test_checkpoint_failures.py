@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -266,6 +267,65 @@ def test_file_systems_without_locks(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="cannot write: Input/output error"):
         save_checkpoint(tmp_path, GOOD, step=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".saving-1-ab", "1"]
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from alpa_runtime.checkpoint import folders
+
+with folders.held_by_run(Path(sys.argv[1])):
+    print("now", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_folder_belongs_to_one_run(tmp_path):
+    """Until its process ends, however it does."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "now\n"
+    said = (
+        rf"{tmp_path}: another run writes its checkpoints here: process {process.pid} on "
+        rf"{socket.gethostname()}, since \S+ \S+ UTC; fix: end it or give another folder; "
+    )
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=said), folders.held_by_run(tmp_path):
+            pass
+        with pytest.raises(CheckpointError, match=said):
+            folders.check_no_run(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert [p.name for p in tmp_path.iterdir()] == [".running"]
+    folders.check_no_run(tmp_path)
+    folders.check_root(tmp_path)
+    with folders.held_by_run(tmp_path):
+        assert f"process {os.getpid()} on" in (tmp_path / ".running").read_text()
+        with pytest.raises(CheckpointError, match="another run"):
+            folders.check_no_run(tmp_path)
+        (tmp_path / ".running").unlink()  # By somebody who is sure.
+        with folders.held_by_run(tmp_path):
+            pass
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOLCK, errno.EIO])
+def test_runs_on_file_systems_without_locks(tmp_path, monkeypatch, number):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(folders.fcntl, "flock", flock)
+    with folders.held_by_run(tmp_path), folders.held_by_run(tmp_path):
+        folders.check_no_run(tmp_path)
+    assert (tmp_path / "x").write_text("") == 0
+    with folders.held_by_run(tmp_path / "x" / "no folder"):
+        pass
 
 
 def test_what_is_left_without_a_lock_is_deleted(tmp_path):
