@@ -134,6 +134,10 @@ class StatefulStep:
         """What `restore_checkpoint(folder, step)` asks for."""
         return self.step.state_target()
 
+    def count_steps_from(self, number: int) -> None:
+        """Let errors of workers call the next step by this number, as after a checkpoint."""
+        self.step.count_steps_from(number)
+
     def close(self) -> None:
         """End the step's workers, if it has any."""
         self.step.close()
@@ -418,6 +422,8 @@ class _Run:
 
     def train(self, step: Step) -> Any:
         self.number, state = self.begin(step)
+        if isinstance(step, ParallelStep | StatefulStep):
+            step.count_steps_from(self.number)
         with contextlib.closing(self.placed(step)) as batches:
             while self.number < self.steps:
                 batch = next(batches, None)

@@ -328,6 +328,11 @@ class ParallelStep:
             return state.target(self.plan, lambda _: None, loaded)
         return state.target(self.plan, loaded.sharding_of_input)
 
+    def count_steps_from(self, number: int) -> None:
+        """Let errors of workers call the next step by this number, as after a checkpoint."""
+        if isinstance(self.loaded, DistributedPlan):
+            self.loaded.count_steps_from(number)
+
     def record(
         self, path: str | Path | None = None, simulated: ChromeEvents | None = None
     ) -> Recording:

@@ -178,12 +178,14 @@ class StepRequest:
             or the parts that it needs.
         outputs: for each of the plan's results that the worker makes a part of, its uid.
         free: arrays that nobody needs any more; they are dropped before the step.
+        counted_from: what the step of number 0 is called in messages.
     """
 
     number: int
     inputs: Mapping[int, Held | Parts]
     outputs: Mapping[int, int]
     free: tuple[int, ...] = ()
+    counted_from: int = 0
 
 
 @dataclass(frozen=True)

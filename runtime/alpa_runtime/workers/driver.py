@@ -267,6 +267,7 @@ class DistributedPlan:
         self._lock = threading.RLock()
         self._uids = itertools.count()
         self._number = 0
+        self._counted_from = 0
         self._pending = PendingSteps()
         # Filled by finalizers, in any thread: appending takes no lock.
         self._released: deque[tuple[int, tuple[int, ...]]] = deque()
@@ -524,7 +525,7 @@ class DistributedPlan:
         if not gives and isinstance(x, jax.Array):
             self._placed[index] = (weakref.ref(x), there)
         if gives:
-            there.used_up(self._number)  # By the step itself, under this name.
+            there.used_up(self._number + self._counted_from)  # By the step itself, under this name.
         return there
 
     def _parts(self, host: Array, boxes: Sequence[Box]) -> Parts:
@@ -548,7 +549,7 @@ class DistributedPlan:
             for rank in ranks:
                 free[rank].append(uid)
         self._released.extend(call.drop)
-        number = self._number
+        number = self._number + self._counted_from
         replies: list[Reply] = []
         for rank in range(self.placement.size):
             made = {
@@ -556,13 +557,20 @@ class DistributedPlan:
                 for index, (uid, output) in enumerate(zip(outputs, self._outputs, strict=True))
                 if rank in output.ranks
             }
-            request = StepRequest(number, call.inputs[rank], made, tuple(free[rank]))
+            request = StepRequest(
+                self._number, call.inputs[rank], made, tuple(free[rank]), self._counted_from
+            )
             replies.append(self._told(rank, "step", request))
         self._pending.add(number, replies)
         self._number += 1
         for array in call.used_up.values():
             array.used_up(number)
         return [self._result(index, uid) for index, uid in enumerate(outputs)]
+
+    def count_steps_from(self, number: int) -> None:
+        """Let the next step have this number in what is said of it, and later ones follow."""
+        with self._lock:
+            self._counted_from = number - self._number
 
     def _result(self, index: int, uid: int) -> DistributedArray:
         output, info = self._outputs[index], self.plan.outputs[index]

@@ -368,14 +368,16 @@ class WorkInFlight:
         messages = 0 if self._wires is None else self._wires.messages
         return left, flight.added, len(unfinished), messages
 
-    def waits_for(self, step: int, stepping: bool) -> str:
+    def waits_for(self, step: int, stepping: bool, counted_from: int) -> str:
         """What keeps the worker, in words.
 
         Args:
             step: the number of the step under way, or of the next one.
+            counted_from: what the step of number 0 is called.
 
         Example: "in step 4 at instruction 3 of 8: receive 0 on mesh 1, from worker 0".
         """
+        step += counted_from
         found: list[str] = []
         count = len(self._actions)
         position = count - length_hint(self._bound.calls) - 1
@@ -388,7 +390,8 @@ class WorkInFlight:
         if unfinished and self._programs:
             oldest = flight.added - len(flight.started) + unfinished[0]
             number, program = divmod(oldest, len(self._programs))
-            found.append(f"not done of step {number}: {self._name(self._programs[program])}")
+            name = self._name(self._programs[program])
+            found.append(f"not done of step {number + counted_from}: {name}")
         return "; ".join(found) or f"done with all before step {step}"
 
     def _name(self, action: Action) -> str:
@@ -513,6 +516,7 @@ class Worker:
         self._small: deque[tuple[int, jax.Array]] = deque()
         self._copies: dict[str, Copies] = {}
         self._next = 0
+        self._counted_from = 0
         self._begun = 0  # Steps and other work that starts programs.
         self._stepping = False
         self._failed = FailedValues()
@@ -612,6 +616,7 @@ class Worker:
         self._store.check_open()
         self._stepping = True
         self._begun += 1
+        self._counted_from = request.counted_from
         try:
             self.free(request.free)
             return self._step(request)
@@ -620,7 +625,8 @@ class Worker:
             cause = self._store.error or error  # A thread that sends may have failed before.
             if isinstance(cause, AlpaError) or not isinstance(cause, Exception):
                 raise cause from None
-            raise worker_error(cause, f"worker {self.rank}, step {request.number}") from cause
+            number = request.number + request.counted_from
+            raise worker_error(cause, f"worker {self.rank}, step {number}") from cause
         finally:
             self._stepping = False
 
@@ -698,7 +704,7 @@ class Worker:
 
     def waits_for(self) -> str:
         """What keeps this worker, in words: the instruction, and the workers that it concerns."""
-        return self._under_way.waits_for(self._next, self._stepping)
+        return self._under_way.waits_for(self._next, self._stepping, self._counted_from)
 
     def notice_failed_values(self) -> None:
         """Fail if a program did while who waits for it does not learn of that: see `FailedValues`.

@@ -386,6 +386,25 @@ def test_a_worker_lost_while_it_writes(step, losses, tmp_path, monkeypatch, numb
     assert latest_checkpoint(tmp_path) == 10
 
 
+@pytest.mark.parametrize("stateful", [False, True])
+def test_errors_of_workers_have_the_number_of_the_step(tmp_path, stateful):
+    """Not that since the checkpoint."""
+
+    def load():
+        loaded.append(alpa_mlir.load(steps.two_stage_plan(2), workers=alpa_mlir.ThreadWorkers()))
+        return training.StatefulStep(loaded[-1]) if stateful else loaded[-1]
+
+    def die(number, _):
+        if number == 6:
+            loaded[-1].loaded.group.kill(0)
+
+    loaded = []
+    state, resume = STATE, Resume(tmp_path, every=5, attempts=1)
+    training.run(load, state, batch, 5, resume)
+    with pytest.raises(errors.WorkerError, match=r"worker 0: failed in step ([6-9]|10): "):
+        training.run(load, state, batch, 20, resume, on_result=die)
+
+
 def test_a_failure_without_end_ends_the_run(step, tmp_path):
     load = Loads(step, {count: lost() for count in range(6, 100)})
     with pytest.raises(errors.WorkerLostError, match="worker 1: died"):

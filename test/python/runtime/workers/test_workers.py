@@ -202,6 +202,23 @@ def test_a_step_that_fails_names_its_worker(two):
         step(flat(state, batch))
 
 
+def test_steps_have_the_numbers_of_the_run(two):
+    step = two()
+    state, batch = handmade.arguments(2)
+    step(flat(state, batch))
+    step.count_steps_from(27)
+    first = step(flat(state, batch))
+    step.synchronize()
+    assert step.group.call(1, "waits_for").result() == "done with all before step 28"
+    again = step([*first[:2], batch["x"], batch["y"]])
+    with pytest.raises(DeletedArrayError, match="was donated to step 28"):
+        np.asarray(first[0])
+    step.group.call(1, "free", [again[1].uid]).result()
+    step([*again[:2], batch["x"], batch["y"]])
+    with pytest.raises(WorkerError, match=r"worker 1: failed in step 29: .*is not here"):
+        step.synchronize()
+
+
 def test_a_worker_that_is_killed(two):
     step = two()
     state, batch = handmade.arguments(2)
