@@ -18,9 +18,10 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from alpa_runtime.checkpoint.manifest import ARRAYS, MANIFEST, Manifest
@@ -230,7 +231,8 @@ class Writing:
         try:
             root.mkdir(parents=True, exist_ok=True)
             _delete_leftovers(root)
-            _check_room(root, manifest)
+            self._files: dict[str, str] = _descriptions(manifest)
+            _check_room(root, manifest, self._files)
             self.folder: Path = self._make()
             self._describe()
         except OSError as error:
@@ -267,26 +269,11 @@ class Writing:
             os.close(lock)  # Another process took it for one that was left, and deleted it.
 
     def _describe(self) -> None:
-        arrays = self.folder / ARRAYS
-        files = {ARRAYS + "/" + k: v for k, v in self.manifest.orbax_files().items()}
-        for leaf in self.manifest.leaves:
-            files[f"{ARRAYS}/{leaf.folder}/zarr.json"] = leaf.zarr_json()
-        files["_CHECKPOINT_METADATA"] = json.dumps(
-            {
-                "item_handlers": None,
-                "metrics": {},
-                "performance_metrics": {},
-                "init_timestamp_nsecs": time.time_ns(),
-                "commit_timestamp_nsecs": time.time_ns(),
-                "custom_metadata": {},
-            }
-        )
-        arrays.mkdir()
-        for name, text in files.items():
+        (self.folder / ARRAYS).mkdir()
+        for name, text in self._files.items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        self._files = list(files)
 
     def commit(self, manifest: Manifest, keep: int | None) -> Path:
         """Give the written checkpoint its name, and delete the oldest beyond `keep`.
@@ -327,12 +314,66 @@ class Writing:
             self._lock = -1
 
 
-def _check_room(root: Path, manifest: Manifest) -> None:
-    needed = sum(leaf.num_chunks * leaf.chunk_bytes for leaf in manifest.leaves)
-    free = shutil.disk_usage(root).free
+def _descriptions(manifest: Manifest) -> dict[str, str]:
+    """Name to text of the files that stand beside the chunks, but the manifest."""
+    files = {ARRAYS + "/" + k: v for k, v in manifest.orbax_files().items()}
+    for leaf in manifest.leaves:
+        files[f"{ARRAYS}/{leaf.folder}/zarr.json"] = leaf.zarr_json()
+    files["_CHECKPOINT_METADATA"] = json.dumps(
+        {
+            "item_handlers": None,
+            "metrics": {},
+            "performance_metrics": {},
+            "init_timestamp_nsecs": time.time_ns(),
+            "commit_timestamp_nsecs": time.time_ns(),
+            "custom_metadata": {},
+        }
+    )
+    return files
+
+
+_ENTRY_BYTES = 32  # Of a file in its folder, beside a long name.
+_CHECKSUM = "0" * 8
+
+
+def bytes_on_disk(manifest: Manifest, files: Mapping[str, str], block: int) -> int:
+    """What a checkpoint takes of a disk: each file whole blocks, and so the entries of each folder.
+
+    Args:
+        manifest: without checksums, as before anything is written.
+        files: text of those beside the chunks, by name.
+        block: bytes of one.
+    """
+
+    def in_blocks(size: int) -> int:
+        return -(-size // block) * block
+
+    sums = [replace(leaf, crc32c=(_CHECKSUM,) * leaf.num_chunks) for leaf in manifest.leaves]
+    total = in_blocks(len(replace(manifest, leaves=tuple(sums)).to_json().encode()))
+    total += sum(in_blocks(len(text.encode())) for text in files.values())
+    entries: dict[PurePosixPath, set[str]] = {}
+    for name in files:
+        path = PurePosixPath(name)
+        for child in (path, *path.parents[:-1]):
+            entries.setdefault(child.parent, set()).add(child.name)
+    for names in entries.values():
+        total += in_blocks(sum(_ENTRY_BYTES + len(name) for name in names))
+    for leaf in manifest.leaves:
+        total += leaf.num_chunks * in_blocks(leaf.chunk_bytes)
+        folders = 1 if leaf.num_chunks else 0
+        for size in leaf.grid:  # A folder for each index but the last: c/0/1.
+            total += folders * in_blocks(size * _ENTRY_BYTES)
+            folders *= size
+    return total
+
+
+def _check_room(root: Path, manifest: Manifest, files: Mapping[str, str]) -> None:
+    disk = os.statvfs(root)
+    needed = bytes_on_disk(manifest, files, max(1, disk.f_frsize))
+    free = disk.f_bavail * disk.f_frsize
     if needed > free:
         raise CheckpointError(
-            f"the checkpoint has {needed} bytes, {free} are free",
+            f"the checkpoint takes {needed} bytes of the disk, {free} are free",
             where=str(root),
             fix="make room or give another folder; the checkpoints that were there are whole",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +27,7 @@ from alpa_mlir import (
     save_checkpoint,
 )
 from alpa_runtime.checkpoint import folders, save_restore, shards, steps_in
+from alpa_runtime.checkpoint.manifest import Manifest
 from damage import damage_json, limited
 from same_bits import check_same
 from source_paths import PYTHONPATH
@@ -241,11 +244,33 @@ def test_a_step_that_was_saved_meanwhile(tmp_path, monkeypatch):
 
 def test_no_room_is_found_before_anything_is_written(tmp_path, monkeypatch):
     save_checkpoint(tmp_path, GOOD, step=1).wait()
-    usage = shutil.disk_usage(tmp_path)._replace(free=47)
-    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(CheckpointError, match="has 48 bytes, 47 are free; fix: make room"):
-        save_checkpoint(tmp_path, GOOD, step=2, keep=1)
+    files = [path for path in (tmp_path / "1").rglob("*") if path.is_file()]
+    disk = SimpleNamespace(f_bavail=len(files) - 1, f_frsize=4096)  # Each takes a block.
+    with monkeypatch.context() as patch:
+        patch.setattr(folders.os, "statvfs", lambda _: disk)
+        said = rf"takes \d+ bytes of the disk, {disk.f_bavail * 4096} are free; fix: make room"
+        with pytest.raises(CheckpointError, match=said):
+            save_checkpoint(tmp_path, GOOD, step=2, keep=1)
     assert [p.name for p in tmp_path.iterdir()] == ["1"]
+
+
+def test_the_room_foreseen_is_that_taken(tmp_path):
+    mesh = jax.make_mesh((4, 2), ("x", "y"))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", "y"))
+    state = {f"w{i}": np.full(10 * i, 1.0, np.float32) for i in range(20)}
+    state |= {"of": {"cut": jax.device_put(np.ones((64, 64), np.float32), sharding), "n": 3}}
+    save_checkpoint(tmp_path, state, step=1).wait()
+    manifest = Manifest.load(tmp_path / "1")
+    leaves = tuple(dataclasses.replace(leaf, crc32c=()) for leaf in manifest.leaves)
+    manifest = dataclasses.replace(manifest, leaves=leaves)
+    there = list((tmp_path / "1").rglob("*"))
+    for block in (1, 4096):
+        found = folders.bytes_on_disk(manifest, folders._descriptions(manifest), block)
+        taken = sum(-(-path.stat().st_size // block) * block for path in there if path.is_file())
+        num_folders = 1 + sum(path.is_dir() for path in there)
+        entries = sum(32 + len(path.name) for path in there)
+        most = max(entries, num_folders * block)
+        assert taken + num_folders * block <= found <= taken + most + 1000
 
 
 def test_file_systems_without_locks(tmp_path, monkeypatch):
