@@ -96,9 +96,8 @@ def find_place(
         >>> place.rank, place.host, place.port
         (1, 'a', 29400)
     """
-    found = _given_by(environment)
-    rank = found.rank if rank is None else rank
-    num_hosts = found.num_hosts if num_hosts is None else num_hosts
+    found = _given_by(environment, rank, num_hosts)
+    rank, num_hosts = found.rank, found.num_hosts
     host, port = found.host, found.port
     if coordinator is not None:
         host, _, text = coordinator.rpartition(":")
@@ -144,8 +143,27 @@ def _number(environment: Mapping[str, str], name: str) -> int:
         ) from None
 
 
-def _given_by(environment: Mapping[str, str]) -> Place:
-    """The first scheduler whose variables are there."""
+def _place(
+    environment: Mapping[str, str],
+    variables: tuple[str, str],
+    given: tuple[int | None, int | None],
+) -> tuple[int, int]:
+    """Rank and number of hosts, each by its option, else by its variable."""
+    found: list[int] = []
+    for name, other, option in zip(variables, reversed(variables), given, strict=True):
+        if option is None and name not in environment:
+            raise WorkerError(
+                f"{other} is set in the environment, and {name} is not",
+                where="launch",
+                fix=f"set {name} too, or unset {other}, or give --rank and --num-hosts",
+            )
+        found.append(_number(environment, name) if option is None else option)
+    return found[0], found[1]
+
+
+def _given_by(environment: Mapping[str, str], rank: int | None, num_hosts: int | None) -> Place:
+    """By options, and by the first scheduler whose variables are there."""
+    given = rank, num_hosts
     one_each = "start it once on each host: `srun --ntasks-per-node=1`, one process for each node"
     if "SLURM_PROCID" in environment and "SLURM_STEP_NODELIST" in environment:
         if environment.get("SLURM_LOCALID", "0") != "0":
@@ -153,33 +171,31 @@ def _given_by(environment: Mapping[str, str]) -> Place:
         job, step = (environment.get(f"SLURM_{name}_ID", "0") for name in ("JOB", "STEP"))
         port = 20000 + (int(job) if job.isdecimal() else 0) % 20000
         return Place(
-            _number(environment, "SLURM_PROCID"),
-            _number(environment, "SLURM_NTASKS") if "SLURM_NTASKS" in environment else 1,
+            *_place(environment, ("SLURM_PROCID", "SLURM_NTASKS"), given),
             first_of_nodelist(environment["SLURM_STEP_NODELIST"]),
             port,
             "Slurm's variables",
             f"{job}.{step}",
         )
-    if "RANK" in environment and "WORLD_SIZE" in environment:
+    is_indexed = "JOB_COMPLETION_INDEX" in environment
+    ranked = {"RANK", "WORLD_SIZE"} & environment.keys()
+    if len(ranked) > is_indexed:  # Half of it is nobody's where a job says all.
         if environment.get("LOCAL_RANK", "0") != "0":
             raise WorkerError("several processes on one host", where="launch", fix=one_each)
         return Place(
-            _number(environment, "RANK"),
-            _number(environment, "WORLD_SIZE"),
+            *_place(environment, ("RANK", "WORLD_SIZE"), given),
             environment.get("MASTER_ADDR", ""),
             _number(environment, "MASTER_PORT") if "MASTER_PORT" in environment else DEFAULT_PORT,
             "RANK and WORLD_SIZE",
         )
-    if "JOB_COMPLETION_INDEX" in environment:
-        count = "JOB_COMPLETIONS"
+    if is_indexed:
         return Place(
-            _number(environment, "JOB_COMPLETION_INDEX"),
-            _number(environment, count) if count in environment else 1,
+            *_place(environment, ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"), given),
             environment.get("MASTER_ADDR", ""),
             DEFAULT_PORT,
             "JOB_COMPLETION_INDEX",
         )
-    return Place(0, 1, "", 0, "nothing")
+    return Place(rank or 0, 1 if num_hosts is None else num_hosts, "", 0, "nothing")
 
 
 def find_key(

@@ -320,6 +320,12 @@ def test_places():
     indexed = find_place({"JOB_COMPLETION_INDEX": "3"}, num_hosts=8, coordinator="job-0.job:5")
     assert (indexed.rank, indexed.num_hosts, indexed.host, indexed.port) == (3, 8, "job-0.job", 5)
     assert find_place({}, 0, 2, "[::1]:5").host == "::1"
+    for environment in ({"RANK": "1"}, {"WORLD_SIZE": "x"}, {"JOB_COMPLETION_INDEX": "0"}):
+        place = find_place(environment, 1, 2, "a:5")  # What is given needs no variables.
+        assert (place.rank, place.num_hosts) == (1, 2)
+    half = {"RANK": "0", "JOB_COMPLETION_INDEX": "3", "JOB_COMPLETIONS": "4", "MASTER_ADDR": "a"}
+    assert (find_place(half).rank, find_place(half).num_hosts) == (3, 4)
+    assert find_place({"RANK": "1"}, num_hosts=2, coordinator="a:5").rank == 1
 
 
 @pytest.mark.parametrize(
@@ -327,6 +333,11 @@ def test_places():
     [
         ({"RANK": "0", "WORLD_SIZE": "2"}, {}, "nothing says where host 0 is"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, {}, "RANK=x: expected a number"),
+        ({"RANK": "0", "WORLD_SIZE": ""}, {}, "WORLD_SIZE=: expected a number"),
+        ({"RANK": "0"}, {}, "RANK is set in the environment, and WORLD_SIZE is not; fix: set WOR"),
+        ({"WORLD_SIZE": "2"}, {}, "WORLD_SIZE is set in the environment, and RANK is not; fix"),
+        ({"RANK": "0"}, {"rank": 0}, "RANK is set in the environment, and WORLD_SIZE is not"),
+        ({"JOB_COMPLETION_INDEX": "0"}, {}, "and JOB_COMPLETIONS is not; fix: set JOB_COMPLETIO"),
         (
             {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "99999"},
             {},
