@@ -664,6 +664,11 @@ class Method(ABC):
         return self.virtual_stages or self._usual_stages_per_mesh
 
     @property
+    def least_layers(self) -> int:
+        """How many layers its stages need at least, as far as they are given."""
+        return 1
+
+    @property
     def _may_share_meshes(self) -> bool:
         return self.schedule_name == "auto" and self.virtual_stages == 0
 

@@ -194,6 +194,10 @@ class PipeshardParallel(Method):
     def has_fixed_meshes(self) -> bool:
         return bool(self.submeshes)
 
+    @property
+    def least_layers(self) -> int:
+        return max(1, len(self.submeshes) * self.stages_per_mesh)
+
     def settled(self, cluster: Cluster, marked_layers: Callable[[], int]) -> Method:
         """Uniform stages, once the number of layers or of stages is known. Layers that the step
         marks are taken if there are as many as is asked for."""

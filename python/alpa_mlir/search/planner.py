@@ -11,6 +11,7 @@ import json
 import re
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
@@ -37,6 +38,7 @@ from alpa_mlir.methods.method import AUTO_SCHEDULES, Method, check_pin, padding_
 from alpa_mlir.search import autotune, plan_cache
 from alpa_mlir.search.plan_cache import PlanCache, code_version
 from alpa_mlir.search.warm_start import WarmStart
+from alpa_mlir.trace.layer_markers import SCOPE as BOUNDARY_SCOPE
 from alpa_mlir.trace.tracing import Traced
 
 # A step is traced and imported once. For every number of micro-batches the imported module is split
@@ -513,6 +515,7 @@ class Candidates:
 
         Raises:
             MicroBatchError: so many would give other results than the whole batch.
+            MethodError: it has fewer layers than the given stages.
         """
         if count in self.couplings:
             raise self.couplings[count]
@@ -543,8 +546,45 @@ class Candidates:
                     where=self._traced.signature.name,
                     fix='use offload="auto"',
                 )
+            if self.method.least_layers > 1:
+                self._check_layers(split.as_text(), read, count)
             self._modules[count] = split
         return self._modules[count]
+
+    def _check_layers(self, text: str, read: str, count: int) -> None:
+        wanted, got = self.method.least_layers, _num_layers(text)
+        if got >= wanted:
+            return
+
+        def layers_with(layers: int, count: int) -> int:
+            passes = replace(self.method, layers=layers).layer_passes(count, self._padding)
+            return _num_layers(self._step.get(read, passes).as_text())
+
+        products = _products_by_equation(text)
+        size, most = sum(products.values()), max(products.values(), default=0)
+        fixes = ["use fewer stages (AutoParallel finds how many)"]
+        if layers_with(wanted, count) >= wanted:
+            also = ", which cuts between other operations, too" if size < wanted else ""
+            fixes.append(f"give layers={wanted}{also}")
+        elif most > 1:
+            fixes.append("put jax.checkpoint around each layer by itself")
+        if 0 < self.method.layers < wanted:
+            why = f"layers={self.method.layers} is given"
+        elif count > 1 and layers_with(0, 1) > got:
+            why = f"with {count} micro-batches, what needs the whole batch runs behind them"
+            fixes.append("use one micro-batch")
+        elif BOUNDARY_SCOPE in self._traced.text:
+            why = "layer_boundary marks so many"
+        elif most > 1:
+            why = f"{most} products are in one jax.checkpoint or branch, which is not cut"
+        else:
+            why = f"there {'is' if size == 1 else 'are'} {size or 'none'}"
+        raise MethodError(
+            f"{wanted} stages need as many layers, got {got}; a layer is a part of the forward "
+            f"computation that has a product, and {why}",
+            where=self._traced.signature.name,
+            fix=", or ".join(fixes),
+        )
 
     def _coupling_fix(self) -> str:
         inputs = self._traced.signature.inputs
@@ -565,6 +605,21 @@ class Candidates:
         if not path.exists():
             cluster.save(path)
         return str(path)
+
+
+_LAYER = re.compile(r"alpa\.layer = (\d+)")
+_FORWARD_PRODUCT = re.compile(
+    r"stablehlo\.(?:dot_general|convolution)\b.*alpa\.eqn = (\d+).*alpa\.phase = \"forward\""
+)
+
+
+def _num_layers(text: str) -> int:
+    return max(map(int, _LAYER.findall(text)), default=-1) + 1
+
+
+def _products_by_equation(text: str) -> Counter[str]:
+    """How many products each forward equation holds."""
+    return Counter(_FORWARD_PRODUCT.findall(text))
 
 
 def _count_fix(divisors: Sequence[int]) -> str:

@@ -207,8 +207,65 @@ def test_fewer_layers_than_stages():
     method = PipeshardParallel(
         submeshes=[(1, 1), (1, 1)], schedule="interleaved-1f1b", virtual_stages=3, layers=4
     )
-    with pytest.raises(MethodError, match="6 stages need as many layers, got 4"):
+    said = "6 stages need as many layers, got 4; .* layers=4 is given; fix: .* or give layers=6"
+    with pytest.raises(MethodError, match=said):
         alpa_mlir.compile(model.step, *model.init(), cluster=CLUSTER, method=method)
+
+
+def chain(state, x):
+    for weight in state.values():
+        x = jax.numpy.tanh(x @ weight)
+    return jax.numpy.mean(x**2)
+
+
+def of_the_whole_batch(state, x):
+    return jax.numpy.sum((jax.numpy.mean(x @ state["w0"], 0) @ state["w1"]) ** 2)
+
+
+def marked(state, x):
+    for number, weight in enumerate(state.values()):
+        x = jax.numpy.tanh(x @ weight)
+        x = alpa_mlir.layer_boundary(x) if number == 1 else x
+    return jax.numpy.mean(x**2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "weights", "stages", "options", "why", "helps"),
+    [
+        (chain, 1, 2, {}, "there is 1; fix", "give layers=2, which cuts between other operations"),
+        (jax.checkpoint(chain), 4, 2, {}, "4 products are in one jax.checkpoint", "by itself"),
+        (jax.checkpoint(chain), 4, 2, {"layers": 3}, "4 products are in one", "by itself"),
+        (
+            of_the_whole_batch,
+            2,
+            2,
+            {"num_micro_batches": 4},
+            "with 4 micro-batches, what needs the whole batch runs behind them",
+            "use one micro-batch",
+        ),
+        (marked, 4, 3, {}, "got 2; .*, and layer_boundary marks so many", "give layers=3"),
+    ],
+)
+def test_why_there_are_few_layers(loss, weights, stages, options, why, helps):
+    """What is said to help does."""
+
+    def step(state, x):
+        value, gradient = jax.value_and_grad(loss)(state, x)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, state, gradient), value
+
+    def plan(**options):
+        method = PipeshardParallel(submeshes=[(1, 1)] * stages, **options)
+        found = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method, cache=False)
+        return found.plan(state, jax.ShapeDtypeStruct((64, 64), "float32")).plan
+
+    state = {f"w{i}": jax.ShapeDtypeStruct((64, 64), "float32") for i in range(weights)}
+    with pytest.raises(MethodError, match=rf"{stages} stages need.*{why}") as caught:
+        plan(**options)
+    assert helps in caught.value.fix
+    if f"layers={stages}" in caught.value.fix:
+        assert len(plan(**options | {"layers": stages}).stages) == stages
+    if "one micro-batch" in caught.value.fix:
+        assert len(plan(num_micro_batches=1).stages) == stages
 
 
 def unequal_hosts(kinds=("d", "d")):
