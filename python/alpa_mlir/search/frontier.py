@@ -152,10 +152,23 @@ class Frontier:
         parts = [f"frontier of {self.name} on {self.cluster}; a step has {size}"]
         if self.memory:
             parts.append(self._table("memory/device", self._memory_rows(), self.memory))
+        if len(self.memory) == 1:
+            parts.append(self._why_one())
         if self.devices:
             parts.append(self._table("devices", self._device_rows(), self.devices))
         parts += [f"no plan on {n} device{'s' * (n > 1)}: {why}" for n, why in self.unplanned]
         return "\n".join(parts)
+
+    def _why_one(self) -> str:
+        """Why there is no curve of seconds by memory."""
+        same = (
+            f"one plan for all memory: down to {bytes_text(self.memory[0].memory_bytes)} a device"
+        )
+        same += f" none is more than {_SAME - 1:.0%} faster"
+        if self.too_little_bytes:
+            return f"{same}, and with {bytes_text(self.too_little_bytes)} none was found"
+        end = bytes_text(self.device_memory_bytes * _LEAST_PART)
+        return f"{same}, and less than {end}, a quarter of the devices', is not looked at"
 
     def _memory_rows(self) -> list[list[str]]:
         rows: list[list[str]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree
+from dataclasses import replace
 
 import alpa_mlir
 import jax
@@ -13,6 +14,7 @@ from alpa_mlir.report.frontier_picture import frontier_svg
 from alpa_mlir.search.frontier import money_text, tokens_of
 from alpa_mlir.simulator.figures import figures_of
 from alpa_mlir.trace.tracing import Input
+from alpa_runtime.plan.text import bytes_text
 
 MIB = 1 << 20
 
@@ -134,6 +136,20 @@ def test_too_little_memory_is_no_end(found):
     assert not little.devices
     with pytest.raises(InfeasiblePlanError):
         traced(memory=MIB // 2).frontier(over="devices")
+
+
+def test_one_plan_for_all_memory_is_said(found):
+    """There is no curve where the fastest plan needs little, or nothing less fits."""
+    much = traced(memory=80_000 * MIB).frontier(over="memory", most_points=4)
+    assert len(much.memory) == 1
+    assert much.as_text().splitlines()[-1] == (
+        f"one plan for all memory: down to {bytes_text(much.memory[0].memory_bytes)} a device none "
+        "is more than 1% faster, and less than 19.5 GiB, a quarter of the devices', is not looked "
+        "at"
+    )
+    assert "one plan for all memory" not in found.as_text()
+    least = replace(found, memory=found.memory[:1], devices=(), too_little_bytes=2 * MIB)
+    assert least.as_text().endswith("1% faster, and with 2 MiB none was found")
 
 
 def test_what_cannot_be_asked_is_said():
