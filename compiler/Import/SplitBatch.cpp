@@ -249,6 +249,8 @@ private:
   LogicalResult refuseCut(Operation *op, int64_t blocks);
   LogicalResult refuseBlocks(hlo::ReshapeOp op, Layout layout);
   bool canShareBlocks(int64_t blocks);
+  int64_t commonRows();
+  std::string numbersForBlocks();
   void nameBlocks();
   std::string hintForRows(Operation *op);
   LogicalResult refuseKernel(MapOp op, unsigned operand, int64_t dim);
@@ -1471,21 +1473,32 @@ bool BatchSplitter::canShareBlocks(int64_t blocks) {
   });
 }
 
-/// Says which numbers of micro-batches have whole blocks, or an equal part of each.
-void BatchSplitter::nameBlocks() {
-  int64_t blocks = wantedBlocks, rows = 0;
+/// Rows that all arguments of the batch can be cut into.
+int64_t BatchSplitter::commonRows() {
+  int64_t rows = 0;
   for (BlockArgument arg : main.getArguments())
     if (!isStateArgument(arg))
       rows = std::gcd(rows, typeOf(arg).getDimSize(0));
+  return rows;
+}
+
+/// Numbers of micro-batches that have whole blocks, or an equal part of each.
+std::string BatchSplitter::numbersForBlocks() {
+  int64_t blocks = wantedBlocks, rows = commonRows();
+  return numbersText(
+      rows, [&](int64_t number) { return blocks % number == 0 || rows % (blocks * number) == 0; });
+}
+
+/// Says that micro-batches would not have equal parts of blocks.
+void BatchSplitter::nameBlocks() {
+  int64_t blocks = wantedBlocks, rows = commonRows();
   if (rows % blocks != 0 || rows % (blocks * count) == 0)
     return;
-  std::string fix = numbersText(
-      rows, [&](int64_t number) { return blocks % number == 0 || rows % (blocks * number) == 0; });
   refusal.text = llvm::formatv("the step makes {0} blocks of the batch's rows, as the devices of a "
                                "jax.shard_map have them, of which {1} micro-batches would not "
                                "have equal parts",
                                blocks, count);
-  refusal.fix = "use " + fix;
+  refusal.fix = "use " + numbersForBlocks();
 }
 
 /// Rows of the batch that become blocks of rows, as in a `jax.shard_map`. Unless a kernel needs
@@ -2839,12 +2852,9 @@ void BatchSplitter::findWork(Block &before) {
            "micro-batch would do anything")
               .str(),
           wantedBlocks > 1
-              ? llvm::formatv(
-                    "the step computes by itself on each of {0} blocks of the batch's "
-                    "rows: use {1}",
-                    wantedBlocks,
-                    numbersText(wantedBlocks,
-                                [&](int64_t number) { return wantedBlocks % number == 0; }))
+              ? llvm::formatv("the step computes by itself on each of {0} blocks of the batch's "
+                              "rows: use {1}",
+                              wantedBlocks, numbersForBlocks())
                     .str()
               : "use one micro-batch, or read all rows of the batch alike; where the step cuts its "
                 "batch into parts, use a number of micro-batches that divides theirs"};

@@ -474,7 +474,11 @@ def test_micro_batches_that_would_do_nothing_are_refused():
         step = alpa_mlir.parallelize(in_parts(4), cluster=cluster, method=method, cache=False)
         return step.plan(*example).plan
 
-    assert plan(ShardParallel(num_micro_batches=4)).stages[0].predicted["forward_seconds"] > 0
-    with pytest.raises(MicroBatchError, match="on the whole batch, like all that reads the batch"):
-        plan(ShardParallel(num_micro_batches=8))
-    assert plan(AutoParallel()).num_micro_batches <= 4
+    # Whole parts, or as much of each.
+    for count in (4, 8):
+        method = ShardParallel(num_micro_batches=count)
+        assert plan(method).stages[0].predicted["forward_seconds"] > 0
+    with pytest.raises(MicroBatchError, match="like all that reads the batch") as error:
+        plan(ShardParallel(num_micro_batches=32))
+    assert error.value.fix.endswith("4 blocks of the batch's rows: use 4 or 8 or 16 micro-batches")
+    assert plan(AutoParallel()).num_micro_batches <= 16
