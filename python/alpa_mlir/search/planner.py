@@ -567,7 +567,7 @@ class Candidates:
             also = ", which cuts between other operations, too" if size < wanted else ""
             fixes.append(f"give layers={wanted}{also}")
         elif most > 1:
-            fixes.append("put jax.checkpoint around each layer by itself")
+            fixes.append("put jax.checkpoint, or jax.shard_map, around each layer by itself")
         if 0 < self.method.layers < wanted:
             why = f"layers={self.method.layers} is given"
         elif count > 1 and layers_with(0, 1) > got:
@@ -576,7 +576,10 @@ class Candidates:
         elif BOUNDARY_SCOPE in self._traced.text:
             why = "layer_boundary marks so many"
         elif most > 1:
-            why = f"{most} products are in one jax.checkpoint or branch, which is not cut"
+            why = (
+                f"{most} products are in one jax.checkpoint, jax.shard_map or branch, which is "
+                "not cut"
+            )
         else:
             why = f"there {'is' if size == 1 else 'are'} {size or 'none'}"
         raise MethodError(

@@ -316,10 +316,15 @@ def trace(
     has_gradients = session.functions or dependencies.has_gradients(traced.jaxpr.jaxpr)
     updated: set[int] = set(carried or {})
     if given is None and has_gradients:
-        # A tree that the update makes anew is no batch, wherever it stands.
+        # A tree that the update makes anew, or an array that it changes by a gradient, is no
+        # batch, wherever it stands.
         with contextlib.suppress(TraceError):
-            made = {i for i, out in paired((), dynamic).items() if facts[out].phase == "update"}
-            updated |= {owners[i] for i in made if in_paths[i][0][1:]}
+            updated |= {
+                owners[i]
+                for i, out in paired((), dynamic).items()
+                if facts[out].phase == "update"
+                and (in_paths[i][0][1:] or (facts[out].of_gradients and facts[out].is_update_of(i)))
+            }
     if not _last_batch(full, dynamic, updated):
         updated = set(carried or {})  # The step changes its batch too.
     batches = given if given is not None else _last_batch(full, dynamic, updated)

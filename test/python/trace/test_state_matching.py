@@ -231,6 +231,19 @@ def test_weights_with_rows_that_come_behind_the_loss_are_state():
     assert _carried(step, _LAYERS, _ROWS, _OTHERS)["w"] == "result[2]"
 
 
+@pytest.mark.parametrize("returned_first", [False, True])
+def test_weights_with_as_many_rows_behind_the_batch(returned_first):
+    """A single array that the step changes by a gradient is no batch, though it is the last."""
+
+    def step(x, w):
+        loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        new = w - 0.1 * grad
+        return (new, loss) if returned_first else (loss, new)
+
+    signature = trace(step, jnp.ones((4, 4)), jnp.ones((4, 4))).signature
+    assert [i.kind for i in signature.inputs] == ["batch", "state"]
+
+
 def test_state_returned_in_pieces():
     def step(state, batch):
         params, count = state["params"], state["count"]
