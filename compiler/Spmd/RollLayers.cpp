@@ -18,7 +18,6 @@
 #include "dialects/Alpa/AlpaDialect.h"
 #include "dialects/StableHLO/StableHLOOps.h"
 
-#include "mlir/Analysis/TopologicalSortUtils.h"
 #include "mlir/IR/IRMapping.h"
 #include "mlir/IR/Threading.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
@@ -247,6 +246,33 @@ static SmallVector<Value> usedBy(Operation *op) {
     llvm::append_range(values, captures);
   }
   return values;
+}
+
+/// Moves what an op reads in front of it, and nothing else: layers stay as they are beside a loop
+/// that reads what is made behind its place.
+static void moveInFrontOfReaders(Block &block) {
+  llvm::DenseSet<Operation *> entered;
+  SmallVector<Operation *> waiting;
+  llvm::SetVector<Operation *> order;
+  for (Operation &each : block) {
+    if (!entered.contains(&each))
+      waiting.push_back(&each);
+    while (!waiting.empty()) {
+      Operation *op = waiting.back();
+      if (entered.insert(op).second) {
+        SmallVector<Value> used = usedBy(op);
+        for (Value value : llvm::reverse(used))
+          if (Operation *source = value.getDefiningOp();
+              source && source->getBlock() == &block && !entered.contains(source))
+            waiting.push_back(source);
+        continue;
+      }
+      waiting.pop_back();
+      order.insert(op);
+    }
+  }
+  for (Operation *op : order)
+    op->moveBefore(&block, block.end());
 }
 
 /// Whether regions do the same if values from outside are what `partner` says of them. (MLIR's
@@ -1467,7 +1493,7 @@ void FunctionRoller::run(std::vector<Wish> &wishes) {
     loops.insert(loop->write(wish.rows && wish.rows->second < 0));
     ++numLoops;
     numIterations += loop->getCount();
-    sortTopologically(&function.front());
+    moveInFrontOfReaders(function.front());
   }
   eraseUnused(function.front());
 }
@@ -1865,7 +1891,7 @@ void RowJoiner::run(std::vector<Wish> &wishes) {
         use.set(row);
       }
     }
-  sortTopologically(&block);
+  moveInFrontOfReaders(block);
   eraseUnused(block);
 }
 
@@ -2484,7 +2510,7 @@ void StageRoller::rewrite(func::FuncOp function, const llvm::DenseSet<int64_t> &
   function.setFunctionType(FunctionType::get(context, block.getArgumentTypes(), resultTypes));
   function.setAllArgAttrs(argAttrs);
   function.setAllResultAttrs(endAttrs);
-  sortTopologically(&block);
+  moveInFrontOfReaders(block);
 }
 
 /// Rewrites a copy for the known stacks. False if stacks would be taken apart again.
@@ -2604,10 +2630,20 @@ bool StageRoller::run() {
 
 bool StageRoller::tryRounds() {
   OwningOpRef<ModuleOp> copy;
+  // As of the last round that left nothing to be taken apart: what is wished behind it may not
+  // work.
+  struct Whole {
+    OwningOpRef<ModuleOp> stage;
+    std::vector<Group> groups;
+    int64_t numLoops, numIterations;
+  };
+  std::optional<Whole> whole;
   for (int round = 0; round < 48; ++round) {
     copy = stage.clone();
     std::vector<std::pair<std::string, Wish>> wishes;
     bool isWhole = attempt(*copy, wishes);
+    if (isWhole && numLoops > 0)
+      whole = Whole{std::move(copy), groups, numLoops, numIterations};
     size_t before = groups.size();
     // What is read must be as its readers want it; what is made can follow.
     // Loops that do not say which rows they read come when others have said it.
@@ -2654,14 +2690,16 @@ bool StageRoller::tryRounds() {
           refused.insert(ids);
       continue;
     }
-    if (!isLast)
-      continue;
-    if (numLoops == 0 || !isWhole)
-      return false;
-    stage.getBodyRegion().takeBody(copy->getBodyRegion());
-    return true;
+    if (isLast)
+      break;
   }
-  return false;
+  if (!whole)
+    return false;
+  stage.getBodyRegion().takeBody(whole->stage->getBodyRegion());
+  groups = std::move(whole->groups);
+  numLoops = whole->numLoops;
+  numIterations = whole->numIterations;
+  return true;
 }
 
 //===----------------------------------------------------------------------===//

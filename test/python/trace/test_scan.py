@@ -564,6 +564,51 @@ def test_scans_that_read_a_scan_are_predicted_like_written_out_ones(method, form
     assert seconds(True) < 1.03 * seconds(False)
 
 
+@pytest.mark.parametrize(("method", "count"), [("data-parallel", 4), ("zero-3", 1)])
+def test_scans_that_read_a_scan_stay_loops(method, count):
+    """Of both in both phases, though encoder layers read kept values in front of either loop."""
+
+    def attend(x, seen, w):
+        scores = jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", x @ w["q"], seen @ w["k"]))
+        return jnp.einsum("bqk,bkd->bqd", scores, seen @ w["v"]) @ w["o"]
+
+    def loss_of(params, batch):
+        def encode(x, w):
+            x = x + attend(x, x, w)
+            return x + jax.nn.gelu(x @ w["a"]) @ w["b"], None
+
+        memory, _ = jax.lax.scan(encode, batch["source"], params["encoder"])
+
+        def decode(x, w):
+            return encode(x + attend(x, memory, w["cross"]), w)
+
+        x, _ = jax.lax.scan(decode, batch["target"], params["decoder"])
+        return jnp.mean((x - batch["source"]) ** 2)
+
+    def step(params, batch):
+        value, grads = jax.value_and_grad(loss_of)(params, batch)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
+
+    def init():
+        keys = iter(jax.random.split(jax.random.key(0), 30))
+
+        def stack(names, *shape):
+            return {name: 0.1 * jax.random.normal(next(keys), (6, *shape)) for name in names}
+
+        layers = [{**stack("qkvo", 32, 32), **stack("a", 32, 96), **stack("b", 96, 32)}] * 2
+        params = {"encoder": layers[0], "decoder": {**layers[1], "cross": stack("qkvo", 32, 32)}}
+        names = ("source", "target")
+        return params, {name: jax.random.normal(next(keys), (32, 24, 32)) for name in names}
+
+    options = ShardParallel(method=method, num_micro_batches=count, offload="none")
+    parallel = alpa_mlir.parallelize(step, cluster="dgx-a100", method=options, cache=False)
+    plan = parallel.plan(*jax.eval_shape(init)).plan
+    functions = plan.modules[plan.stages[0].module].split("func.func @")
+    loops = [f.count("stablehlo.while") for f in functions if f.startswith(("forward", "backward"))]
+    assert loops == [2, 2]
+    compare_scans(options, step, init)
+
+
 def plan_of_scanned_gpt(scan=True, **options):
     sizes = zoo.GPTConfig(layers=12, hidden=128, heads=4, vocab=512, seq=64, scan=scan)
     model = zoo.make_gpt(sizes)
