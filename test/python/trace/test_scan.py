@@ -476,6 +476,16 @@ def test_loops_within_layers_are_predicted_like_written_out_ones():
     assert seconds("map") == pytest.approx(seconds("python"), rel=0.15)
 
 
+def step_of(loss_of):
+    """Plain gradient descent on a loss of parameters and a batch."""
+
+    def step(params, batch):
+        value, grads = jax.value_and_grad(loss_of)(params, batch)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
+
+    return step
+
+
 ENCODER_DECODER = ("last", "frozen", "each", "reversed", "chunks")
 
 
@@ -525,10 +535,6 @@ def encoder_decoder(form, scan=True, rows=16, length=8, width=16):
         x, _ = layers(decode, batch["target"], params["decoder"], each)
         return jnp.mean((x - batch["source"]) ** 2)
 
-    def step(params, batch):
-        value, grads = jax.value_and_grad(loss_of)(params, batch)
-        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
-
     def init():
         keys = iter(jax.random.split(jax.random.key(0), 6))
 
@@ -545,7 +551,7 @@ def encoder_decoder(form, scan=True, rows=16, length=8, width=16):
         }
         return params, batch
 
-    return step, init
+    return step_of(loss_of), init
 
 
 @pytest.mark.parametrize("form", ENCODER_DECODER)
@@ -585,10 +591,6 @@ def test_scans_that_read_a_scan_stay_loops(method, count):
         x, _ = jax.lax.scan(decode, batch["target"], params["decoder"])
         return jnp.mean((x - batch["source"]) ** 2)
 
-    def step(params, batch):
-        value, grads = jax.value_and_grad(loss_of)(params, batch)
-        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), value
-
     def init():
         keys = iter(jax.random.split(jax.random.key(0), 30))
 
@@ -600,6 +602,7 @@ def test_scans_that_read_a_scan_stay_loops(method, count):
         names = ("source", "target")
         return params, {name: jax.random.normal(next(keys), (32, 24, 32)) for name in names}
 
+    step = step_of(loss_of)
     options = ShardParallel(method=method, num_micro_batches=count, offload="none")
     parallel = alpa_mlir.parallelize(step, cluster="dgx-a100", method=options, cache=False)
     plan = parallel.plan(*jax.eval_shape(init)).plan
