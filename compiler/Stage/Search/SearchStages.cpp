@@ -513,9 +513,8 @@ private:
   llvm::Expected<std::unique_ptr<StageAttempt>> searchWays(const SearchSetup &setup);
   llvm::Error tryKeptProducts(const SearchSetup &setup, ArrayRef<bool> layers,
                               std::unique_ptr<StageAttempt> &best);
-  llvm::Expected<bool> tryOnStages(const SearchSetup &setup,
-                                   std::vector<const StepVariant *> variants, double worth,
-                                   std::unique_ptr<StageAttempt> &best);
+  llvm::Error tryOnStages(const SearchSetup &setup, std::vector<const StepVariant *> variants,
+                          double worth, std::unique_ptr<StageAttempt> &best);
   llvm::Error tryToKeepMore(const SearchSetup &setup, ArrayRef<bool> layers,
                             std::unique_ptr<StageAttempt> &best);
   llvm::Expected<std::unique_ptr<StageAttempt>> searchOffloaded(const SearchSetup &setup,
@@ -712,15 +711,14 @@ llvm::Error AlpaSearchStagesPass::tryKeptProducts(const SearchSetup &setup, Arra
     withProducts = again.back().variant;
   }
   constexpr double kWorth = 0.01; // Less may be lost to what the compiler makes of it.
-  return tryOnStages(setup, {plain.get(), withProducts.get()}, kWorth, best).takeError();
+  return tryOnStages(setup, {plain.get(), withProducts.get()}, kWorth, best);
 }
 
-/// The same stages as in the best plan, written in one of these ways each: whether that is faster
-/// by more than this part, and the best plan then.
-llvm::Expected<bool> AlpaSearchStagesPass::tryOnStages(const SearchSetup &setup,
-                                                       std::vector<const StepVariant *> variants,
-                                                       double worth,
-                                                       std::unique_ptr<StageAttempt> &best) {
+/// The same stages as in the best plan, written in one of these ways each: the best plan, where
+/// that is faster by more than this part.
+llvm::Error AlpaSearchStagesPass::tryOnStages(const SearchSetup &setup,
+                                              std::vector<const StepVariant *> variants,
+                                              double worth, std::unique_ptr<StageAttempt> &best) {
   std::set<std::array<unsigned, 3>> stages;
   for (const PlannedStage &stage : best->found.plan.stages)
     stages.insert({stage.lo, stage.hi, stage.submesh});
@@ -735,12 +733,12 @@ llvm::Expected<bool> AlpaSearchStagesPass::tryOnStages(const SearchSetup &setup,
   if (!other)
     return other.takeError();
   double allDevicesSeconds = best->found.allDevicesSeconds;
-  if (!(*other)->fits() ||
-      (*other)->found.timed.stepSeconds >= best->found.timed.stepSeconds * (1 - worth))
-    return false;
-  best = std::move(*other);
-  best->found.allDevicesSeconds = std::min(best->found.allDevicesSeconds, allDevicesSeconds);
-  return true;
+  if ((*other)->fits() &&
+      (*other)->found.timed.stepSeconds < best->found.timed.stepSeconds * (1 - worth)) {
+    best = std::move(*other);
+    best->found.allDevicesSeconds = std::min(best->found.allDevicesSeconds, allDevicesSeconds);
+  }
+  return llvm::Error::success();
 }
 
 /// Of a plan with one stage whose layers are computed again: whether cuts that keep more, but less
@@ -778,9 +776,8 @@ llvm::Error AlpaSearchStagesPass::tryToKeepMore(const SearchSetup &setup, ArrayR
     if (again.size() == known)
       break;
     add(again.back().variant.get());
-    llvm::Expected<bool> isFaster = tryOnStages(setup, variants, kWorth, best);
-    if (!isFaster)
-      return isFaster.takeError();
+    if (llvm::Error error = tryOnStages(setup, variants, kWorth, best))
+      return error;
   }
   return llvm::Error::success();
 }
