@@ -535,6 +535,8 @@ llvm::Error LazyStageDp::tryAllDevices(FoundPlan &best, const StageSearchSpace &
     return llvm::Error::success();
   if (llvm::Error error = reorder(*found, space, first))
     return error;
+  if (llvm::Error error = climb(*found, space))
+    return error;
   if (found->timed.stepSeconds <= best.timed.stepSeconds)
     best = std::move(*found);
   else
