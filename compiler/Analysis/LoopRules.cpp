@@ -322,7 +322,10 @@ bool BodyAnalysis::joinOutside(Region &region) {
 bool BodyAnalysis::run() {
   getUsedValuesDefinedAbove(owner->getRegions(), captures);
   double times = llvm::isa<stablehlo::WhileOp>(owner) ? getTripCount(owner) : 1;
+  bool isChoice = llvm::isa<stablehlo::CaseOp>(owner);
+  unsigned counted = isChoice ? getLongestBranch(owner) : 0;
   for (Region &region : owner->getRegions()) {
+    double runs = isChoice && region.getRegionNumber() != counted ? 0 : times;
     if (!region.hasOneBlock() || !joinOutside(region))
       return false;
     std::vector<std::pair<Operation *, ShardingRule>> ops;
@@ -334,7 +337,7 @@ bool BodyAnalysis::run() {
     }
     std::vector<double> bytes = BodyKernels(owner, ops).bytes();
     for (auto [op, moved] : llvm::zip_equal(ops, bytes))
-      if (!visit(*op.first, op.second, moved, times))
+      if (!visit(*op.first, op.second, moved, runs))
         return false;
   }
   joinClasses();

@@ -262,12 +262,18 @@ double analysis::getTripCount(Operation *loop) {
   return !trips ? 1 : isKnown ? *trips : std::min(*trips, kMostUnknown);
 }
 
+static double flopsIn(Region &region) {
+  double flops = 0;
+  for (Block &block : region)
+    for (Operation &inner : block)
+      flops += getFlops(&inner);
+  return flops;
+}
+
 static double regionFlops(Operation *op) {
   double flops = 0;
   for (Region &region : op->getRegions())
-    for (Block &block : region)
-      for (Operation &inner : block)
-        flops += getFlops(&inner);
+    flops += flopsIn(region);
   return flops;
 }
 
@@ -339,12 +345,18 @@ static bool isCumulative(stablehlo::ReduceWindowOp op, size_t dim) {
          shapeOf(op->getResult(0))[dim] == size;
 }
 
+unsigned analysis::getLongestBranch(Operation *op) {
+  llvm::SmallVector<double> flops =
+      llvm::map_to_vector(op->getRegions(), [](Region &region) { return flopsIn(region); });
+  return unsigned(llvm::max_element(flops) - flops.begin());
+}
+
 double analysis::getFlops(Operation *op) {
   llvm::StringRef name = op->getName().getStringRef();
   if (name == "stablehlo.while")
     return getTripCount(op) * regionFlops(op);
   if (name == "stablehlo.case")
-    return regionFlops(op); // All branches: which one runs is not known.
+    return flopsIn(op->getRegion(analysis::getLongestBranch(op)));
   if (auto map = llvm::dyn_cast<MapOp>(op)) {
     double times = 1;
     for (int64_t size : map.levelSizes())

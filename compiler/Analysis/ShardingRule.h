@@ -122,6 +122,8 @@ double timesComputed(mlir::Operation *op);
 /// counter it begins or ends with, those on average. Where the data may end it earlier, so many
 /// but at most 32; 1 if nothing is counted.
 double getTripCount(mlir::Operation *loop);
+/// Which branch of a choice has the most FLOPs. One branch runs; which one is not known.
+unsigned getLongestBranch(mlir::Operation *choice);
 /// What XLA takes for too dear on a GPU to be computed again for every user.
 bool isComputedOnce(mlir::Operation *op);
 /// Whether it rounds to what its operand is, as JAX has it for what a checkpoint keeps: XLA leaves

@@ -33,6 +33,19 @@ SmallVector<Operation *> importer::getUsers(Value value) {
   return users.takeVector();
 }
 
+void importer::eraseUnused(Block &block) {
+  // Backwards, so that what only they read goes with them.
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block))) {
+    if (isOpTriviallyDead(&op)) {
+      op.erase();
+      continue;
+    }
+    for (Region &region : op.getRegions())
+      for (Block &inner : region)
+        eraseUnused(inner);
+  }
+}
+
 bool importer::isConstantLike(Operation *op) {
   llvm::StringRef name = op->getName().getStringRef();
   if (name == "stablehlo.constant" || name == "stablehlo.iota")

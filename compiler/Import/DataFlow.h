@@ -20,6 +20,9 @@ llvm::SmallVector<mlir::Value> getUsedValues(mlir::Operation *op);
 /// each; a use inside a loop or branch counts for the loop or branch.
 llvm::SmallVector<mlir::Operation *> getUsers(mlir::Value value);
 
+/// Erases the ops of a block, and of the regions of its ops, whose results nobody reads.
+void eraseUnused(mlir::Block &block);
+
 /// A constant, an iota, or a broadcast of one: cheaper to repeat than to keep
 /// or to send.
 bool isConstantLike(mlir::Operation *op);

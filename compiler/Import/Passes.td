@@ -202,7 +202,8 @@ def AlpaUnrollLayers : Pass<"alpa-unroll-layers", "mlir::ModuleOp"> {
     Unrolls the loops of `@main` whose iterations are layers: a constant number of them,
     each of which multiplies what the loop carries by weights taken from a stack of
     state at its counter. A recurrence over time, whose steps share their weights, stays
-    a loop. So is written out whatever loop of `@main` runs once, or not at all.
+    a loop. So is written out whatever loop of `@main` runs once, or not at all. A
+    `stablehlo.case` whose number follows from constants becomes the branch that is taken.
     Slices at the counter become static slices, a result that is filled part
     by part becomes a concatenation, and slices of one (residuals that the
     backward scan reads) become the parts. A stack that is converted for the loop is

@@ -2753,6 +2753,10 @@ void BatchSplitter::relabel() {
       op.erase();
       continue;
     }
+    // What was made of the whole batch beside each part, and is not read.
+    for (Region &region : op.getRegions())
+      for (Block &block : region)
+        eraseUnused(block);
     if (runsLate(&op))
       continue;
     if (llvm::any_of(op.getResults(), [&](Value value) { return tainted.contains(value); }))

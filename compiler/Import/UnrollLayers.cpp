@@ -57,11 +57,20 @@ private:
 
 namespace hlo = mlir::stablehlo;
 
-static IntegerType scalarType(Type type) {
+static ArrayRef<int64_t> shapeOf(Value value) {
+  return cast<RankedTensorType>(value.getType()).getShape();
+}
+
+/// Of a tensor of integers of at most 64 bits.
+static IntegerType elementOf(Type type) {
   auto tensor = dyn_cast<RankedTensorType>(type);
-  auto element = tensor && tensor.getRank() == 0 ? dyn_cast<IntegerType>(tensor.getElementType())
-                                                 : IntegerType();
+  auto element = tensor ? dyn_cast<IntegerType>(tensor.getElementType()) : IntegerType();
   return element && element.getWidth() <= 64 ? element : IntegerType();
+}
+
+static IntegerType scalarType(Type type) {
+  IntegerType element = elementOf(type);
+  return element && cast<RankedTensorType>(type).getRank() == 0 ? element : IntegerType();
 }
 
 static bool isUnsigned(IntegerType type) { return type.isUnsigned() || type.getWidth() == 1; }
@@ -106,11 +115,59 @@ static bool compares(hlo::ComparisonDirection direction, int64_t left, int64_t r
   return less;
 }
 
+/// What an elementwise op on integers makes of one element of each operand, as its type wraps it;
+/// nothing for other ops.
+static std::optional<int64_t> compute(Operation *op, ArrayRef<int64_t> in) {
+  IntegerType type = elementOf(op->getResult(0).getType());
+  IntegerType from = elementOf(op->getOperand(0).getType());
+  if (!type || !from || in.empty() || in.size() > 3)
+    return std::nullopt;
+  auto less = [&] {
+    return compares(hlo::ComparisonDirection::LT, in[0], in[1], isUnsigned(from));
+  };
+  std::optional<uint64_t> result;
+  if (auto compare = dyn_cast<hlo::CompareOp>(op)) {
+    result = compares(compare.getComparisonDirection(), in[0], in[1], isUnsigned(from));
+  } else if (isa<hlo::ConvertOp>(op)) { // To a truth value: whether it is zero.
+    result = type.getWidth() == 1 ? uint64_t(in[0] != 0) : uint64_t(in[0]);
+  } else if (isa<hlo::SelectOp>(op)) {
+    result = in[0] ? in[1] : in[2];
+  } else if (isa<hlo::NotOp>(op)) {
+    result = ~uint64_t(in[0]);
+  } else if (isa<hlo::NegOp>(op)) {
+    result = -uint64_t(in[0]);
+  } else if (in.size() == 2) {
+    auto name = op->getName().getStringRef();
+    // On truth values sums and products are logical.
+    if (type.getWidth() > 1)
+      result = llvm::StringSwitch<std::optional<uint64_t>>(name)
+                   .Case("stablehlo.add", uint64_t(in[0]) + uint64_t(in[1]))
+                   .Case("stablehlo.subtract", uint64_t(in[0]) - uint64_t(in[1]))
+                   .Case("stablehlo.multiply", uint64_t(in[0]) * uint64_t(in[1]))
+                   .Case("stablehlo.minimum", less() ? in[0] : in[1])
+                   .Case("stablehlo.maximum", less() ? in[1] : in[0])
+                   .Default(std::nullopt);
+    if (!result)
+      result = llvm::StringSwitch<std::optional<uint64_t>>(name)
+                   .Case("stablehlo.and", uint64_t(in[0]) & uint64_t(in[1]))
+                   .Case("stablehlo.or", uint64_t(in[0]) | uint64_t(in[1]))
+                   .Case("stablehlo.xor", uint64_t(in[0]) ^ uint64_t(in[1]))
+                   .Default(std::nullopt);
+    // By zero, and the one quotient that has no number, are left to the device.
+    bool isQuotient = isa<hlo::DivOp, hlo::RemOp>(op) && in[1] != 0 && in[1] != -1;
+    if (isQuotient && isUnsigned(type))
+      result = isa<hlo::DivOp>(op) ? uint64_t(in[0]) / uint64_t(in[1])
+                                   : uint64_t(in[0]) % uint64_t(in[1]);
+    else if (isQuotient)
+      result = isa<hlo::DivOp>(op) ? in[0] / in[1] : in[0] % in[1];
+  }
+  return result ? std::optional<int64_t>(wrapped(*result, type)) : std::nullopt;
+}
+
 bool KnownScalars::run(Operation *op) {
   if (op->getNumResults() != 1 || op->getNumRegions() > 0 || op->getNumOperands() > 3)
     return false;
-  IntegerType type = scalarType(op->getResult(0).getType());
-  if (!type)
+  if (!scalarType(op->getResult(0).getType()))
     return false;
   if (op->getNumOperands() == 0)
     return get(op->getResult(0)).has_value();
@@ -121,39 +178,121 @@ bool KnownScalars::run(Operation *op) {
       return false;
     in.push_back(*number);
   }
-  IntegerType from = scalarType(op->getOperand(0).getType());
-  auto less = [&] {
-    return compares(hlo::ComparisonDirection::LT, in[0], in[1], isUnsigned(from));
-  };
-  std::optional<uint64_t> result;
-  if (auto compare = dyn_cast<hlo::CompareOp>(op)) {
-    result = compares(compare.getComparisonDirection(), in[0], in[1], isUnsigned(from));
-  } else {
-    result = llvm::StringSwitch<std::optional<uint64_t>>(op->getName().getStringRef())
-                 .Case("stablehlo.add", in.size() < 2 ? 0 : uint64_t(in[0]) + uint64_t(in[1]))
-                 .Case("stablehlo.subtract", in.size() < 2 ? 0 : uint64_t(in[0]) - uint64_t(in[1]))
-                 .Case("stablehlo.multiply", in.size() < 2 ? 0 : uint64_t(in[0]) * uint64_t(in[1]))
-                 .Case("stablehlo.minimum", in.size() < 2 ? 0
-                                            : less()      ? in[0]
-                                                          : in[1])
-                 .Case("stablehlo.maximum", in.size() < 2 ? 0
-                                            : less()      ? in[1]
-                                                          : in[0])
-                 .Case("stablehlo.negate", -uint64_t(in[0]))
-                 .Case("stablehlo.select", in.size() < 3 ? 0
-                                           : in[0]       ? in[1]
-                                                         : in[2])
-                 .Default(std::nullopt);
-    if (isa<hlo::ConvertOp>(op)) // To a truth value: whether it is zero.
-      result = type.getWidth() == 1 ? uint64_t(in[0] != 0) : uint64_t(in[0]);
-    // On truth values these are logical.
-    if (type.getWidth() == 1 && !isa<hlo::ConvertOp, hlo::SelectOp>(op))
-      return false;
-  }
+  std::optional<int64_t> result = compute(op, in);
   if (!result)
     return false;
-  set(op->getResult(0), wrapped(*result, type));
+  set(op->getResult(0), *result);
   return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Integers that follow from constants alone
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Single elements of integers that ops of @main make of constants: which layers are local, say.
+class KnownElements {
+public:
+  /// The element at a place in row-major order; nothing if it depends on anything else.
+  std::optional<int64_t> at(Value value, int64_t place);
+
+private:
+  std::optional<int64_t> make(Value value, int64_t place);
+  static constexpr size_t kMost = 1 << 14, kDeepest = 256;
+  size_t depth = 0;
+  std::map<std::pair<const void *, int64_t>, std::optional<int64_t>> known;
+};
+
+} // namespace
+
+static SmallVector<int64_t> indexOf(int64_t place, ArrayRef<int64_t> shape) {
+  SmallVector<int64_t> index(shape.size());
+  for (size_t dim = shape.size(); dim-- > 0; place /= shape[dim])
+    index[dim] = place % shape[dim];
+  return index;
+}
+
+static int64_t placeOf(ArrayRef<int64_t> index, ArrayRef<int64_t> shape) {
+  int64_t place = 0;
+  for (auto [at, size] : llvm::zip_equal(index, shape))
+    place = place * size + at;
+  return place;
+}
+
+std::optional<int64_t> KnownElements::at(Value value, int64_t place) {
+  if (!elementOf(value.getType()))
+    return std::nullopt;
+  auto [it, isNew] = known.try_emplace({value.getAsOpaquePointer(), place}, std::nullopt);
+  if (!isNew || known.size() > kMost || depth == kDeepest)
+    return it->second;
+  ++depth;
+  it->second = make(value, place);
+  --depth;
+  return it->second;
+}
+
+std::optional<int64_t> KnownElements::make(Value value, int64_t place) {
+  Operation *op = value.getDefiningOp();
+  if (!op || op->getNumResults() != 1 || op->getNumRegions() > 0)
+    return std::nullopt;
+  ArrayRef<int64_t> shape = shapeOf(value);
+  IntegerType type = elementOf(value.getType());
+  DenseIntElementsAttr constant;
+  if (matchPattern(op, m_Constant(&constant))) {
+    APInt bits = constant.isSplat() ? constant.getSplatValue<APInt>()
+                                    : constant.getValues<APInt>()[size_t(place)];
+    return isUnsigned(type) ? int64_t(bits.getZExtValue()) : bits.getSExtValue();
+  }
+  SmallVector<int64_t> index = indexOf(place, shape);
+  if (auto iota = dyn_cast<hlo::IotaOp>(op))
+    return wrapped(uint64_t(index[iota.getIotaDimension()]), type);
+  if (isa<hlo::ReshapeOp>(op))
+    return at(op->getOperand(0), place);
+  if (auto spread = dyn_cast<hlo::BroadcastInDimOp>(op)) {
+    ArrayRef<int64_t> from = shapeOf(spread.getOperand());
+    SmallVector<int64_t> source;
+    for (auto [size, dim] : llvm::zip_equal(from, spread.getBroadcastDimensions()))
+      source.push_back(size == 1 ? 0 : index[dim]);
+    return at(spread.getOperand(), placeOf(source, from));
+  }
+  if (auto slice = dyn_cast<hlo::SliceOp>(op)) {
+    for (auto [at, start, stride] :
+         llvm::zip_equal(index, slice.getStartIndices(), slice.getStrides()))
+      at = start + at * stride;
+    return at(slice.getOperand(), placeOf(index, shapeOf(slice.getOperand())));
+  }
+  if (auto slice = dyn_cast<hlo::DynamicSliceOp>(op)) {
+    ArrayRef<int64_t> from = shapeOf(slice.getOperand());
+    for (auto [dim, start] : llvm::enumerate(slice.getStartIndices())) {
+      std::optional<int64_t> number = at(start, 0);
+      if (!number || *number < 0) // Large ones without a sign are not told apart.
+        return std::nullopt;
+      index[dim] += std::min(*number, from[dim] - shape[dim]);
+    }
+    return at(slice.getOperand(), placeOf(index, from));
+  }
+  if (auto joined = dyn_cast<hlo::ConcatenateOp>(op)) {
+    for (Value part : joined.getInputs()) {
+      int64_t size = shapeOf(part)[joined.getDimension()];
+      if (index[joined.getDimension()] < size)
+        return at(part, placeOf(index, shapeOf(part)));
+      index[joined.getDimension()] -= size;
+    }
+    return std::nullopt;
+  }
+  SmallVector<int64_t, 3> in;
+  for (Value operand : op->getOperands()) {
+    // The condition of a select may be one for all.
+    bool isSame = shapeOf(operand) == shape;
+    if (!isSame && !shapeOf(operand).empty())
+      return std::nullopt;
+    std::optional<int64_t> number = at(operand, isSame ? place : 0);
+    if (!number)
+      return std::nullopt;
+    in.push_back(*number);
+  }
+  return in.empty() ? std::nullopt : compute(op, in);
 }
 
 /// The known start indices of a dynamic slice or update, clamped as the op does it;
@@ -204,10 +343,6 @@ struct LoopShape {
 } // namespace
 
 using Role = LoopShape::Role;
-
-static ArrayRef<int64_t> shapeOf(Value value) {
-  return cast<RankedTensorType>(value.getType()).getShape();
-}
 
 /// A dynamic_update_slice that puts one part of dimension 0 into the carried value.
 static bool isStackWrite(Value yielded, BlockArgument argument) {
@@ -956,12 +1091,13 @@ public:
       foundLoops = false;
       any |= unrollAll(main);
       any |= writeOutShort(main);
+      any |= takeBranches(main);
     } while (foundLoops);
     if (any) {
       joinBlocks(main);
       convertRows(main);
       repeatForReaders(main, {attr::phase, attr::eqn}, isConstantLike);
-      eraseUnused(main);
+      eraseUnused(main.getBody().front());
     }
   }
 
@@ -1018,6 +1154,40 @@ private:
     return !shapes.empty();
   }
 
+  /// Of a choice by a number that follows from constants, such as which layers are local, the
+  /// branch that is taken; it is the choice's one equation.
+  bool takeBranches(func::FuncOp main) {
+    KnownElements elements;
+    bool any = false;
+    for (auto choice : llvm::make_early_inc_range(main.getBody().front().getOps<hlo::CaseOp>())) {
+      std::optional<int64_t> number = elements.at(choice->getOperand(0), 0);
+      if (!number)
+        continue;
+      // Out of range it is the last one.
+      int64_t last = choice->getNumRegions() - 1;
+      Block &taken = choice->getRegion(*number < 0 || *number > last ? last : *number).front();
+      unsigned level = levels.lookup(choice);
+      for (Operation &op : taken.without_terminator()) {
+        for (StringRef name : {StringRef(attr::eqn), StringRef(attr::phase)})
+          if (Attribute attribute = choice->getAttr(name))
+            op.setAttr(name, attribute);
+        if (isa<hlo::WhileOp, hlo::CaseOp>(op))
+          levels[&op] = level;
+        foundLoops |= isa<hlo::WhileOp, hlo::CaseOp>(op);
+      }
+      Operation *end = taken.getTerminator();
+      SmallVector<Value> results(end->getOperands());
+      Block &body = *choice->getBlock();
+      body.getOperations().splice(choice->getIterator(), taken.getOperations(), taken.begin(),
+                                  end->getIterator());
+      choice->replaceAllUsesWith(results);
+      levels.erase(choice);
+      choice->erase();
+      any = true;
+    }
+    return any;
+  }
+
   /// Equations after a loop's move up; what else is of the loop's own belongs to its
   /// beginning or its end.
   void renumber(func::FuncOp main, const std::map<int64_t, Numbers> &byEqn) {
@@ -1063,10 +1233,9 @@ private:
           return attributes(numbers.first + iteration * count + number);
         },
         [&](Operation *, Operation *copy) {
-          if (!isa<stablehlo::WhileOp>(copy))
-            return;
-          levels[copy] = level;
-          foundLoops = true;
+          if (isa<hlo::WhileOp, hlo::CaseOp>(copy))
+            levels[copy] = level;
+          foundLoops |= isa<hlo::WhileOp>(copy);
         });
   }
 
@@ -1110,16 +1279,6 @@ private:
       }
       convert->erase();
     }
-  }
-
-  /// Backwards, so that what only they read goes with them.
-  void eraseUnused(func::FuncOp main) {
-    SmallVector<Operation *> ops;
-    for (Operation &op : main.getBody().front().without_terminator())
-      ops.push_back(&op);
-    for (Operation *op : llvm::reverse(ops))
-      if (isOpTriviallyDead(op))
-        op->erase();
   }
 
   llvm::DenseMap<Operation *, unsigned> levels; // Loops around it that were unrolled.

@@ -442,7 +442,10 @@ func.func @main(%w: tensor<8xf32> {alpa.kind = "state", alpa.carried_by = 0 : i6
 
 // CHECK-LABEL: func.func @main(
 // CHECK-SAME: %[[W:[a-z0-9]+]]:
+// Nothing of the whole batch is made in them.
+
 // CHECK: %[[R:.+]]:2 = "stablehlo.case"
+// CHECK-NOT: tensor<8x4xf32>
 // CHECK: stablehlo.sine {{.*}} : tensor<2x4xf32>
 // CHECK: stablehlo.reduce({{.*}} : (tensor<2x4xf32>
 // CHECK: (tensor<i32>) -> (tensor<2x4xf32>, tensor<4xf32>)
@@ -454,7 +457,9 @@ func.func @main(%w: tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i6
   %wb = stablehlo.broadcast_in_dim %w, dims = [1] {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<4xf32>) -> tensor<8x4xf32>
   %r:2 = "stablehlo.case"(%s) ({
     %a = stablehlo.sine %x : tensor<8x4xf32>
-    %g = stablehlo.reduce(%a init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
+    %b = stablehlo.broadcast_in_dim %zero, dims = [] : (tensor<f32>) -> tensor<8x4xf32>
+    %c = stablehlo.add %a, %b : tensor<8x4xf32>
+    %g = stablehlo.reduce(%c init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
     stablehlo.return %a, %g : tensor<8x4xf32>, tensor<4xf32>
   }, {
     stablehlo.return %wb, %none : tensor<8x4xf32>, tensor<4xf32>

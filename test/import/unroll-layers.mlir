@@ -252,3 +252,65 @@ func.func @main(%w: tensor<4x8x8xf32> {alpa.kind = "state"}, %x: tensor<4x8xf32>
   %across = stablehlo.slice %stack [1:3, 0:4, 0:8] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<4x4x8xf32>) -> tensor<2x4x8xf32>
   return %0#1, %stack, %across : tensor<4x8xf32>, tensor<4x4x8xf32>, tensor<2x4x8xf32>
 }
+
+// -----
+
+// Branches by a number that follows from constants: of three layers, even ones are local (sine).
+// A number out of range is the last branch; one of the batch stays a choice.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[W:.+]]: tensor<3x8x8xf32> {{.*}}, %[[X:.+]]: tensor<4x8xf32>
+func.func @main(%w: tensor<3x8x8xf32> {alpa.kind = "state"}, %x: tensor<4x8xf32> {alpa.kind = "batch"}, %k: tensor<i32> {alpa.kind = "batch"}) -> (tensor<4x8xf32>, tensor<4x8xf32>) {
+  %c0 = stablehlo.constant {alpa.eqn = 0 : i64, alpa.phase = "forward"} dense<0> : tensor<i32>
+  %n = stablehlo.iota dim = 0 {alpa.eqn = 0 : i64, alpa.phase = "forward"} : tensor<3xi32>
+  %twos = stablehlo.constant {alpa.eqn = 0 : i64, alpa.phase = "forward"} dense<2> : tensor<3xi32>
+  %zeros = stablehlo.constant {alpa.eqn = 0 : i64, alpa.phase = "forward"} dense<0> : tensor<3xi32>
+  %rest = stablehlo.remainder %n, %twos {alpa.eqn = 0 : i64, alpa.phase = "forward"} : tensor<3xi32>
+  %even = stablehlo.compare EQ, %rest, %zeros, SIGNED {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<3xi32>, tensor<3xi32>) -> tensor<3xi1>
+  // CHECK: %[[D0:.+]] = stablehlo.dot_general %[[X]]
+  // CHECK-NEXT: %[[Y0:.+]] = stablehlo.sine %[[D0]] {alpa.eqn = [[E0:[0-9]+]] : i64, alpa.phase = "forward"}
+  // CHECK: %[[D1:.+]] = stablehlo.dot_general %[[Y0]]
+  // CHECK-NEXT: %[[Y1:.+]] = stablehlo.tanh %[[D1]]
+  // CHECK: %[[D2:.+]] = stablehlo.dot_general %[[Y1]]
+  // CHECK-NEXT: %[[Y2:.+]] = stablehlo.sine %[[D2]]
+  %1:4 = stablehlo.while(%i = %c0, %a = %x, %ws = %w, %es = %even) : tensor<i32>, tensor<4x8xf32>, tensor<3x8x8xf32>, tensor<3xi1> attributes {alpa.eqn = 1 : i64, alpa.phase = "forward"}
+  cond {
+    %most = stablehlo.constant dense<3> : tensor<i32>
+    %go = stablehlo.compare LT, %i, %most, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %go : tensor<i1>
+  } do {
+    %z = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %s = stablehlo.dynamic_slice %ws, %i, %z, %z, sizes = [1, 8, 8] : (tensor<3x8x8xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x8x8xf32>
+    %m = stablehlo.reshape %s : (tensor<1x8x8xf32>) -> tensor<8x8xf32>
+    %e = stablehlo.dynamic_slice %es, %i, sizes = [1] : (tensor<3xi1>, tensor<i32>) -> tensor<1xi1>
+    %f = stablehlo.reshape %e : (tensor<1xi1>) -> tensor<i1>
+    %g = stablehlo.convert %f : (tensor<i1>) -> tensor<i32>
+    %d = stablehlo.dot_general %a, %m, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+    %y = "stablehlo.case"(%g) ({
+      %t = stablehlo.tanh %d : tensor<4x8xf32>
+      stablehlo.return %t : tensor<4x8xf32>
+    }, {
+      %t = stablehlo.sine %d : tensor<4x8xf32>
+      stablehlo.return %t : tensor<4x8xf32>
+    }) : (tensor<i32>) -> tensor<4x8xf32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %y, %ws, %es : tensor<i32>, tensor<4x8xf32>, tensor<3x8x8xf32>, tensor<3xi1>
+  }
+  // CHECK: %[[C:.+]] = stablehlo.cosine %[[Y2]]
+  %seven = stablehlo.constant {alpa.eqn = 2 : i64, alpa.phase = "forward"} dense<7> : tensor<i32>
+  %2 = "stablehlo.case"(%seven) ({
+    stablehlo.return %1#1 : tensor<4x8xf32>
+  }, {
+    %t = stablehlo.cosine %1#1 : tensor<4x8xf32>
+    stablehlo.return %t : tensor<4x8xf32>
+  }) {alpa.eqn = 2 : i64, alpa.phase = "forward"} : (tensor<i32>) -> tensor<4x8xf32>
+  // CHECK: %[[K:.+]] = "stablehlo.case"
+  %3 = "stablehlo.case"(%k) ({
+    stablehlo.return %2 : tensor<4x8xf32>
+  }, {
+    stablehlo.return %x : tensor<4x8xf32>
+  }) {alpa.eqn = 3 : i64, alpa.phase = "forward"} : (tensor<i32>) -> tensor<4x8xf32>
+  // CHECK: return %[[C]], %[[K]]
+  return %2, %3 : tensor<4x8xf32>, tensor<4x8xf32>
+}

@@ -70,7 +70,7 @@ func.func @crossing(%table: tensor<8xf32>, %i: tensor<8x1xi32>, %y: tensor<8xf32
 // Branches agree on what they return; the branch that does not transpose keeps rows
 // and columns apart, the one that does not return its operand has nothing to keep.
 func.func @branches(%index: tensor<i32>, %x: tensor<8x16xf32>, %w: tensor<16x4xf32>, %y: tensor<8x4xf32>) {
-  // expected-remark @+1 {{([]) captures [a, b], [b, c], [a, c] -> [a, c], [a, b] {a = 8, b = 16, c = 4} heavy}}
+  // expected-remark @+1 {{([]) captures [a, c], [c, b], [a, b] -> [a, b], [a, c] {a = 8, b = 4, c = 16} heavy}}
   %0:2 = "stablehlo.case"(%index) ({
     %1 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
     stablehlo.return %1, %x : tensor<8x4xf32>, tensor<8x16xf32>

@@ -476,6 +476,68 @@ def test_loops_within_layers_are_predicted_like_written_out_ones():
     assert seconds("map") == pytest.approx(seconds("python"), rel=0.15)
 
 
+def of_two_kinds(choose, layers=4, width=16, rows=16):
+    """A scan over layers of two kinds, by a flag of each: known while tracing, or drawn."""
+
+    def layer(x, w, scale):
+        return x + jnp.tanh((x * scale) @ w["a"]) @ w["b"]
+
+    def apply(x, w, flag, kind):
+        if kind == "skip":
+            return jax.lax.cond(flag, lambda x: layer(x, w, 0.5), lambda x: x, x)
+        if kind == "cond":
+            return jax.lax.cond(flag, lambda x: layer(x, w, 0.5), lambda x: layer(x, w, 2.0), x)
+        return layer(x, w, jnp.where(flag, 0.5, 2.0))
+
+    flags, kind = choose.split("-")
+
+    def step(params, batch):
+        def loss(params):
+            local = {
+                "numpy": np.arange(layers) % 2 == 0,
+                "jnp": jnp.arange(layers) % 2 == 0,
+                "drawn": jax.random.bernoulli(jax.random.key(batch["seed"]), 0.6, (layers,)),
+            }[flags]
+            y, _ = jax.lax.scan(
+                lambda x, w: (apply(x, w[0], w[1], kind), None), batch["x"], (params, local)
+            )
+            return jnp.mean(y**2)
+
+        value, gradients = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), value
+
+    def init():
+        keys = jax.random.split(jax.random.key(3), 3)
+        params = {
+            "a": jax.random.normal(keys[0], (layers, width, 2 * width)) / 4,
+            "b": jax.random.normal(keys[1], (layers, 2 * width, width)) / 4,
+        }
+        x = jax.random.normal(keys[2], (rows, width))
+        return params, {"x": x, "seed": jnp.uint32(7)}
+
+    return step, init
+
+
+@pytest.mark.parametrize("method", [TWO, ShardParallel(num_micro_batches=2)])
+@pytest.mark.parametrize("choose", ["numpy-cond", "jnp-cond", "drawn-cond", "drawn-skip"])
+def test_layers_of_two_kinds_compute_what_jit_does(method, choose):
+    compare_scans(method, *of_two_kinds(choose))
+
+
+# A branch that is chosen in each step sums gradients over devices in each micro-batch, and hands
+# the gradient what both branches keep.
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize(
+    "choose, most", [("numpy-cond", 1.01), ("jnp-cond", 1.01), ("drawn-cond", 1.6)]
+)
+def test_a_choice_of_layers_takes_as_long_as_one_of_them(choose, most, count):
+    def seconds(choose):
+        case = of_two_kinds(choose, width=2048, rows=8192)
+        return predicted_seconds(*case, num_micro_batches=count)
+
+    assert seconds(choose) <= most * seconds("jnp-where")
+
+
 def step_of(loss_of):
     """Plain gradient descent on a loss of parameters and a batch."""
 
