@@ -57,3 +57,30 @@ func.func @main(%w: tensor<4xf32> {alpa.kind = "state"}, %x: tensor<4xf32> {alpa
   %2 = stablehlo.multiply %1, %1 {alpa.eqn = 2 : i64, alpa.layer = 0 : i64, alpa.phase = "backward"} : tensor<4xf32>
   return %2 : tensor<4xf32>
 }
+
+// -----
+
+// Both the clones and the gradients take a row of a stack: there is one slice for both.
+
+// CHECK-LABEL: func.func @main
+func.func @main(%w: tensor<2x8x8xf32> {alpa.kind = "state"}, %x: tensor<4x8xf32> {alpa.kind = "batch"}) -> (tensor<8x8xf32>, tensor<4x8xf32>) {
+  %s = stablehlo.slice %w [1:2, 0:8, 0:8] {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<2x8x8xf32>) -> tensor<1x8x8xf32>
+  %r = stablehlo.reshape %s {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<1x8x8xf32>) -> tensor<8x8xf32>
+  %0 = stablehlo.dot_general %x, %r, contracting_dims = [1] x [0] {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  %1 = stablehlo.sine %0 {alpa.eqn = 1 : i64, alpa.layer = 0 : i64, alpa.phase = "forward"} : tensor<4x8xf32>
+  %2 = stablehlo.sine %1 {alpa.eqn = 2 : i64, alpa.layer = 1 : i64, alpa.phase = "forward"} : tensor<4x8xf32>
+  // CHECK: %[[G:.+]] = stablehlo.cosine {{.*}}alpa.layer = 1 : i64, alpa.phase = "backward"
+  %3 = stablehlo.cosine %1 {alpa.eqn = 2 : i64, alpa.layer = 1 : i64, alpa.phase = "backward"} : tensor<4x8xf32>
+  // CHECK: %[[IN:.+]]:2 = stablehlo.optimization_barrier {{.*}}alpa.layer = 0 : i64
+  // CHECK: stablehlo.slice %arg0 [1:2, {{.*}}"backward"}
+  // CHECK: %[[W:.+]] = stablehlo.reshape {{.*}}"backward"}
+  // CHECK-NOT: stablehlo.slice
+  // CHECK: stablehlo.dot_general %[[IN]]#0, %[[W]], {{.*}}alpa.recomputes
+  %4 = stablehlo.multiply %3, %0 {alpa.eqn = 1 : i64, alpa.layer = 0 : i64, alpa.phase = "backward"} : tensor<4x8xf32>
+  %5 = stablehlo.slice %w [1:2, 0:8, 0:8] {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "backward"} : (tensor<2x8x8xf32>) -> tensor<1x8x8xf32>
+  %6 = stablehlo.reshape %5 {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "backward"} : (tensor<1x8x8xf32>) -> tensor<8x8xf32>
+  // CHECK: stablehlo.dot_general {{.*}}, %[[W]], contracting_dims = [1] x [1] {{.*}}"backward"}
+  %7 = stablehlo.dot_general %4, %6, contracting_dims = [1] x [1] {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "backward"} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+  %8 = stablehlo.dot_general %x, %4, contracting_dims = [0] x [0] {alpa.eqn = 0 : i64, alpa.layer = 0 : i64, alpa.phase = "backward"} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+  return %8, %7 : tensor<8x8xf32>, tensor<4x8xf32>
+}

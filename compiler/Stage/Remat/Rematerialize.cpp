@@ -215,6 +215,8 @@ public:
     OpBuilder builder(start);
     guard(builder);
     for (Operation *op : slice) {
+      if (takeFromBackward(op))
+        continue;
       Operation *clone = builder.clone(*op, mapping);
       clone->setAttr(attr::recomputes, builder.getUnitAttr());
       annotate(clone);
@@ -352,6 +354,34 @@ private:
       mapping.map(value, guarded);
   }
 
+  /// What is made of weights alone, such as a row of their stack, is the same for the clones and
+  /// for gradients that make it themselves: weights that are gathered once serve both.
+  bool takeFromBackward(Operation *op) {
+    auto isOfState = [&](Value value) {
+      auto argument = dyn_cast<BlockArgument>(value);
+      return argument ? isState(argument) : taken.contains(value);
+    };
+    if (op->getNumOperands() == 0 || op->getNumRegions() > 0 || op->hasAttr(attr::pin) ||
+        !llvm::all_of(op->getOperands(), isOfState))
+      return false;
+    auto isSame = [&](Value value, Value other) {
+      return success(mapping.lookupOrDefault(value) == other);
+    };
+    auto it = llvm::find_if(backward, [&](Operation *other) {
+      return !other->hasAttr(attr::pin) &&
+             OperationEquivalence::isEquivalentTo(op, other, isSame, nullptr,
+                                                  OperationEquivalence::IgnoreLocations |
+                                                      OperationEquivalence::IgnoreDiscardableAttrs);
+    });
+    if (it == backward.end())
+      return false;
+    if (start->isBeforeInBlock(*it))
+      (*it)->moveBefore(start);
+    mapping.map(op->getResults(), (*it)->getResults());
+    taken.insert(op->result_begin(), op->result_end());
+    return true;
+  }
+
   void annotate(Operation *op) const {
     Builder builder(op->getContext());
     op->setAttr(attr::phase, builder.getStringAttr("backward"));
@@ -371,6 +401,7 @@ private:
   llvm::SetVector<Operation *> readers;
   SmallVector<Operation *> early, slice;
   IRMapping mapping;
+  llvm::DenseSet<Value> taken; // Of the forward phase: gradients make them themselves.
 };
 
 class AlpaRematerializePass : public stage::impl::AlpaRematerializeBase<AlpaRematerializePass> {

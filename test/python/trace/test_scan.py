@@ -632,6 +632,16 @@ def test_scans_that_read_a_scan_are_predicted_like_written_out_ones(method, form
     assert seconds(True) < 1.03 * seconds(False)
 
 
+def test_layers_that_are_computed_again_gather_weights_once():
+    """What computes them again and what takes gradients read one row of a stack."""
+
+    def seconds(scan):
+        step, init = encoder_decoder("last", scan, rows=16, length=64, width=1024)
+        return predicted_seconds(step, init, method="zero-3", remat="all")
+
+    assert seconds(True) < 1.03 * seconds(False)
+
+
 @pytest.mark.parametrize(("method", "count"), [("data-parallel", 4), ("zero-3", 1)])
 def test_scans_that_read_a_scan_stay_loops(method, count):
     """Of both in both phases, though encoder layers read kept values in front of either loop."""
