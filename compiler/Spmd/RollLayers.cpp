@@ -1707,7 +1707,8 @@ Value RowJoiner::make(ArrayRef<Operation *> ops) {
   bool isElementwise = analysis::isElementwiseName(op->getName().getStringRef()) ||
                        op->getName().getStringRef().starts_with("chlo.");
   auto reduce = dyn_cast<hlo::ReduceOp>(op);
-  if (!isElementwise && !(isViewKind(op) || (reduce && reduce.getInputs().size() == 1)))
+  bool isConcat = isa<hlo::ConcatenateOp>(op) && !op->hasAttr(kStack);
+  if (!isElementwise && !isConcat && !isViewKind(op) && !(reduce && reduce.getInputs().size() == 1))
     return {};
   if (isElementwise && typeOf(op->getResult(0)).getRank() == 0)
     return {}; // Sums over the rows, not rows.
@@ -1783,6 +1784,8 @@ Value RowJoiner::make(ArrayRef<Operation *> ops) {
     each.setPermutation(with(0, oneOn(each.getPermutation())));
   else if (auto each = dyn_cast<hlo::ReduceOp>(copy))
     each.setDimensions(oneOn(each.getDimensions()));
+  else if (auto each = dyn_cast<hlo::ConcatenateOp>(copy))
+    each.setDimension(each.getDimension() + 1);
   else if (auto each = dyn_cast<hlo::SliceOp>(copy)) {
     each.setStartIndices(with(0, each.getStartIndices()));
     each.setLimitIndices(with(count, each.getLimitIndices()));

@@ -926,3 +926,81 @@ module @returned_twice attributes {alpa.num_micro_batches = 1 : i64} {
     }
   }
 }
+
+// -----
+
+// Each layer's gradient is put together of two parts: the update does it for all rows at once.
+
+// CHECK-LABEL: module @parted
+// CHECK:         func.func @forward
+// CHECK:         stablehlo.while
+// CHECK:         func.func @update_0
+// CHECK:         stablehlo.concatenate {{.*}}, dim = 2 {{.*}} -> tensor<3x1x4x4xf32>
+// CHECK-NOT:     stablehlo.concatenate
+// CHECK:         return
+module @parted attributes {alpa.num_micro_batches = 1 : i64} {
+  func.func private @main(tensor<1x4x4xf32> {alpa.carried_by = 0 : i64, alpa.kind = "state", alpa.name = "w[0]", alpa.piece = {argument = 0 : i64, offset = 0 : i64, size = 1 : i64}, alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.stage = 0 : i64, alpa.value = 0 : i64},
+    tensor<1x4x4xf32> {alpa.carried_by = 1 : i64, alpa.kind = "state", alpa.name = "w[1]", alpa.piece = {argument = 0 : i64, offset = 1 : i64, size = 1 : i64}, alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.stage = 0 : i64, alpa.value = 1 : i64},
+    tensor<1x4x4xf32> {alpa.carried_by = 2 : i64, alpa.kind = "state", alpa.name = "w[2]", alpa.piece = {argument = 0 : i64, offset = 2 : i64, size = 1 : i64}, alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.stage = 0 : i64, alpa.value = 2 : i64},
+    tensor<2x4xf32> {alpa.kind = "batch", alpa.name = "x", alpa.value = 3 : i64}) -> (tensor<1x4x4xf32> {alpa.name = "w[0]", alpa.piece = {result = 0 : i64, offset = 0 : i64, size = 1 : i64}, alpa.value = 10 : i64},
+    tensor<1x4x4xf32> {alpa.name = "w[1]", alpa.piece = {result = 0 : i64, offset = 1 : i64, size = 1 : i64}, alpa.value = 11 : i64},
+    tensor<1x4x4xf32> {alpa.name = "w[2]", alpa.piece = {result = 0 : i64, offset = 2 : i64, size = 1 : i64}, alpa.value = 12 : i64})
+  module @stage_0 attributes {alpa.mesh = #alpa.mesh<shape = [1, 2], devices = [0, 1]>} {
+    func.func @forward(%w0: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 0 : i64}, %w1: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 1 : i64}, %w2: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 2 : i64}, %x: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 3 : i64})
+        -> (tensor<2x4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 20 : i64}, tensor<2x4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 21 : i64}, tensor<2x4xf32> {alpa.accumulate = "sum", alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 22 : i64}) {
+      %k0 = stablehlo.reshape %w0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %d0 = stablehlo.dot_general %x, %k0, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e0_0 = stablehlo.tanh %d0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_1 = stablehlo.negate %e0_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_2 = stablehlo.exponential %e0_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_3 = stablehlo.abs %e0_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_4 = stablehlo.sqrt %e0_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_5 = stablehlo.cosine %e0_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e0_6 = stablehlo.sine %e0_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %y0 = stablehlo.add %x, %e0_6 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %k1 = stablehlo.reshape %w1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %d1 = stablehlo.dot_general %y0, %k1, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e1_0 = stablehlo.tanh %d1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_1 = stablehlo.negate %e1_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_2 = stablehlo.exponential %e1_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_3 = stablehlo.abs %e1_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_4 = stablehlo.sqrt %e1_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_5 = stablehlo.cosine %e1_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e1_6 = stablehlo.sine %e1_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %y1 = stablehlo.add %y0, %e1_6 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %k2 = stablehlo.reshape %w2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
+      %d2 = stablehlo.dot_general %y1, %k2, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+      %e2_0 = stablehlo.tanh %d2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_1 = stablehlo.negate %e2_0 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_2 = stablehlo.exponential %e2_1 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_3 = stablehlo.abs %e2_2 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_4 = stablehlo.sqrt %e2_3 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_5 = stablehlo.cosine %e2_4 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %e2_6 = stablehlo.sine %e2_5 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      %y2 = stablehlo.add %y1, %e2_6 {alpa.shardings = [#alpa.sharding<[R, R]>]} : tensor<2x4xf32>
+      return %y0, %y1, %y2 : tensor<2x4xf32>, tensor<2x4xf32>, tensor<2x4xf32>
+    }
+    func.func @update_0(%w0: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 0 : i64}, %w1: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 1 : i64}, %w2: tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 2 : i64}, %g0: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 20 : i64}, %g1: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 21 : i64}, %g2: tensor<2x4xf32> {alpa.sharding = #alpa.sharding<[R, R]>, alpa.value = 22 : i64})
+        -> (tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 10 : i64}, tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 11 : i64}, tensor<1x4x4xf32> {alpa.sharding = #alpa.sharding<[R, R, R]>, alpa.value = 12 : i64}) {
+      %s0_0 = stablehlo.slice %g0 [0:1, 0:4] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+      %b0_0 = stablehlo.broadcast_in_dim %s0_0, dims = [0, 2] {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : (tensor<1x4xf32>) -> tensor<1x2x4xf32>
+      %s0_1 = stablehlo.slice %g0 [1:2, 0:4] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+      %b0_1 = stablehlo.broadcast_in_dim %s0_1, dims = [0, 2] {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : (tensor<1x4xf32>) -> tensor<1x2x4xf32>
+      %b0 = stablehlo.concatenate %b0_0, %b0_1, dim = 1 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : (tensor<1x2x4xf32>, tensor<1x2x4xf32>) -> tensor<1x4x4xf32>
+      %s1_0 = stablehlo.slice %g1 [0:1, 0:4] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+      %b1_0 = stablehlo.broadcast_in_dim %s1_0, dims = [0, 2] {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : (tensor<1x4xf32>) -> tensor<1x2x4xf32>
+      %s1_1 = stablehlo.slice %g1 [1:2, 0:4] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+      %b1_1 = stablehlo.broadcast_in_dim %s1_1, dims = [0, 2] {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : (tensor<1x4xf32>) -> tensor<1x2x4xf32>
+      %b1 = stablehlo.concatenate %b1_0, %b1_1, dim = 1 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : (tensor<1x2x4xf32>, tensor<1x2x4xf32>) -> tensor<1x4x4xf32>
+      %s2_0 = stablehlo.slice %g2 [0:1, 0:4] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+      %b2_0 = stablehlo.broadcast_in_dim %s2_0, dims = [0, 2] {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : (tensor<1x4xf32>) -> tensor<1x2x4xf32>
+      %s2_1 = stablehlo.slice %g2 [1:2, 0:4] {alpa.shardings = [#alpa.sharding<[R, R]>]} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+      %b2_1 = stablehlo.broadcast_in_dim %s2_1, dims = [0, 2] {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : (tensor<1x4xf32>) -> tensor<1x2x4xf32>
+      %b2 = stablehlo.concatenate %b2_0, %b2_1, dim = 1 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : (tensor<1x2x4xf32>, tensor<1x2x4xf32>) -> tensor<1x4x4xf32>
+      %n0 = stablehlo.subtract %w0, %b0 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : tensor<1x4x4xf32>
+      %n1 = stablehlo.subtract %w1, %b1 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : tensor<1x4x4xf32>
+      %n2 = stablehlo.subtract %w2, %b2 {alpa.shardings = [#alpa.sharding<[R, R, R]>]} : tensor<1x4x4xf32>
+      return %n0, %n1, %n2 : tensor<1x4x4xf32>, tensor<1x4x4xf32>, tensor<1x4x4xf32>
+    }
+  }
+}
