@@ -222,9 +222,12 @@ StackedValues::StackedValues(func::FuncOp main) : main(main) {
   for (auto &[value, rows] : rowsRead)
     if (rows.all())
       seeds.push_back(value);
-  for (Value seed : seeds)
-    if (!seen.contains(seed))
-      grow(seed);
+  // A stack of blocks of layers has its blocks in dimension 0. The layers of one block, whose
+  // gradients are put together first, would be the other dimension of the whole stack.
+  for (bool areArguments : {true, false})
+    for (Value seed : seeds)
+      if (isa<BlockArgument>(seed) == areArguments && !seen.contains(seed))
+        grow(seed);
 }
 
 void StackedValues::grow(Value seed) {
@@ -431,7 +434,11 @@ void Splitter::splitArguments() {
 void Splitter::visit(Operation *op) {
   builder.setInsertionPoint(op);
   if (isStack(op) && stacked.axisOf(op->getResult(0)) == 0) {
-    parts[op->getResult(0)] = {0, llvm::to_vector(op->getOperands())};
+    auto isSplit = [&](Value value) { return parts.contains(value); };
+    auto rows = llvm::map_to_vector(op->getOperands(), [&](Value value) {
+      return isSplit(value) ? wholeOf(value, op) : value;
+    });
+    parts[op->getResult(0)] = {0, std::move(rows)};
     replaced.push_back(op);
     return;
   }

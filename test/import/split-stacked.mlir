@@ -177,3 +177,34 @@ func.func @main(%k: tensor<2xui32> {alpa.kind = "state", alpa.carried_by = 0 : i
   // CHECK: return %[[N]], %{{.+}}, %{{.+}} : tensor<2xui32>, tensor<1xf32>, tensor<1xf32>
   return %3, %6 : tensor<2xui32>, tensor<2xf32>
 }
+
+// -----
+
+// Two blocks of two layers each: blocks are the rows, though gradients of the layers of one are
+// put together first.
+
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %[[W0:.+]]: tensor<1x2x4x4xf32> {{{.*}}alpa.piece = {argument = 0 : i64, axis = 0 : i64, offset = 0 : i64, size = 1 : i64}}
+// CHECK-SAME: %[[W1:.+]]: tensor<1x2x4x4xf32> {{{.*}}alpa.piece = {argument = 0 : i64, axis = 0 : i64, offset = 1 : i64, size = 1 : i64}}
+func.func @main(%w: tensor<2x2x4x4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<4x4xf32> {alpa.kind = "batch"}) -> tensor<2x2x4x4xf32> {
+  %b0 = stablehlo.slice %w [0:1, 0:2, 0:4, 0:4] {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<2x2x4x4xf32>) -> tensor<1x2x4x4xf32>
+  %b1 = stablehlo.slice %w [1:2, 0:2, 0:4, 0:4] {alpa.eqn = 2 : i64, alpa.phase = "forward"} : (tensor<2x2x4x4xf32>) -> tensor<1x2x4x4xf32>
+  %l0 = stablehlo.reshape %b0 {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<1x2x4x4xf32>) -> tensor<2x4x4xf32>
+  %l1 = stablehlo.reshape %b1 {alpa.eqn = 2 : i64, alpa.phase = "forward"} : (tensor<1x2x4x4xf32>) -> tensor<2x4x4xf32>
+  %w00 = stablehlo.slice %l0 [0:1, 0:4, 0:4] {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<2x4x4xf32>) -> tensor<1x4x4xf32>
+  %w01 = stablehlo.slice %l0 [1:2, 0:4, 0:4] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<2x4x4xf32>) -> tensor<1x4x4xf32>
+  %w10 = stablehlo.slice %l1 [0:1, 0:4, 0:4] {alpa.eqn = 2 : i64, alpa.phase = "forward"} : (tensor<2x4x4xf32>) -> tensor<1x4x4xf32>
+  %w11 = stablehlo.slice %l1 [1:2, 0:4, 0:4] {alpa.eqn = 3 : i64, alpa.phase = "forward"} : (tensor<2x4x4xf32>) -> tensor<1x4x4xf32>
+  // CHECK: stablehlo.concatenate {{.*}}alpa.phase = "backward"}
+  // CHECK: stablehlo.concatenate {{.*}}alpa.phase = "backward"}
+  %g1 = stablehlo.concatenate %w10, %w11, dim = 0 {alpa.eqn = 2 : i64, alpa.phase = "backward"} : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<2x4x4xf32>
+  %g0 = stablehlo.concatenate %w00, %w01, dim = 0 {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<1x4x4xf32>, tensor<1x4x4xf32>) -> tensor<2x4x4xf32>
+  %r1 = stablehlo.reshape %g1 {alpa.eqn = 2 : i64, alpa.phase = "backward"} : (tensor<2x4x4xf32>) -> tensor<1x2x4x4xf32>
+  %r0 = stablehlo.reshape %g0 {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<2x4x4xf32>) -> tensor<1x2x4x4xf32>
+  %g = stablehlo.concatenate %r0, %r1, dim = 0 {alpa.eqn = 0 : i64, alpa.phase = "backward"} : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>) -> tensor<2x2x4x4xf32>
+  // CHECK: %[[N0:.+]] = stablehlo.subtract %[[W0]], {{.*}} : tensor<1x2x4x4xf32>
+  // CHECK: %[[N1:.+]] = stablehlo.subtract %[[W1]], {{.*}} : tensor<1x2x4x4xf32>
+  %n = stablehlo.subtract %w, %g {alpa.phase = "update"} : tensor<2x2x4x4xf32>
+  // CHECK: return %[[N0]], %[[N1]]
+  return %n : tensor<2x2x4x4xf32>
+}

@@ -548,6 +548,41 @@ def step_of(loss_of):
     return step
 
 
+def blocks_of_layers(blocks=8, width=16, rows=16):
+    """A scan over blocks whose layers are a scan, too: weights are `[blocks, layers, ...]`."""
+
+    def layer(x, w):
+        y = x - jnp.mean(x, -1, keepdims=True)
+        y = y / jnp.sqrt(jnp.mean(y**2, -1, keepdims=True) + 1e-5)
+        return x + jax.nn.gelu(y @ w["a"]) @ w["b"], None
+
+    def block(x, w):
+        return jax.lax.scan(layer, jnp.sin(x), w)
+
+    def loss_of(params, batch):
+        return jnp.mean(jax.lax.scan(block, batch, params)[0] ** 2)
+
+    def init():
+        keys = jax.random.split(jax.random.key(0), 3)
+        params = {
+            "a": 0.2 * jax.random.normal(keys[0], (blocks, 2, width, 2 * width)),
+            "b": 0.2 * jax.random.normal(keys[1], (blocks, 2, 2 * width, width)),
+        }
+        return params, jax.random.normal(keys[2], (rows, width))
+
+    return step_of(loss_of), init
+
+
+def test_stages_have_blocks_of_their_own_in_loops():
+    step, init = blocks_of_layers()
+    params, batch = init()
+    compiled = alpa_mlir.compile(step, params, batch, cluster=CLUSTER, method=TWO)
+    assert_cut(compiled.plan)
+    for stage in compiled.plan.stages:
+        assert compiled.plan.modules[stage.module].count("stablehlo.while") >= 2
+    assert_steps_of_jit(compiled, step, params, batch)
+
+
 ENCODER_DECODER = ("last", "frozen", "each", "reversed", "chunks")
 
 
