@@ -42,6 +42,9 @@ static constexpr int64_t kSmallConstant = 4096;
 static constexpr int64_t kSmallValue = 4096;
 /// Sequences of fewer ops are not worth a loop.
 static constexpr int64_t kLeastPeriod = 8;
+/// But for the half of a backward pass that has products for weights alone, where else its stage
+/// has no loops.
+static constexpr int64_t kLeastWeights = 4;
 /// So many of the places at which an iteration may begin are tried, and all of the best ones.
 static constexpr int64_t kMostCuts = 16;
 /// Ops side by side by which repetitions are looked for.
@@ -1223,8 +1226,8 @@ using RowRange = std::pair<int64_t, int64_t>;
 
 class FunctionRoller {
 public:
-  FunctionRoller(func::FuncOp function, RowOf rowOf, RowRange allowed)
-      : function(function), rowOf(rowOf), allowed(allowed) {}
+  FunctionRoller(func::FuncOp function, RowOf rowOf, RowRange allowed, int64_t leastPeriod)
+      : function(function), rowOf(rowOf), allowed(allowed), leastPeriod(leastPeriod) {}
 
   /// Writes loops until none is left, or one wishes for stacks.
   void run(std::vector<Wish> &wishes);
@@ -1244,6 +1247,7 @@ private:
   func::FuncOp function;
   RowOf rowOf;
   RowRange allowed;
+  int64_t leastPeriod;
   llvm::DenseSet<Operation *> loops; // That were written here.
   std::unique_ptr<ValueNumbers> numbers;
   llvm::DenseSet<Operation *> views;
@@ -1292,7 +1296,7 @@ std::vector<FunctionRoller::Candidate> FunctionRoller::candidates() const {
   }
   std::vector<std::pair<int64_t, int64_t>> common;
   for (auto [distance, times] : distances)
-    if (distance >= kLeastPeriod)
+    if (distance >= leastPeriod)
       common.push_back({-times, distance});
   llvm::sort(common);
   std::vector<Candidate> found;
@@ -2001,6 +2005,7 @@ private:
   bool isNarrowed = false;
   // Stacks of overlapping wishes, where these are united.
   bool mayUnite = true, isUnited = false;
+  int64_t leastWeights = kLeastPeriod; // Ops of an iteration of `backward_weight`.
   SmallVector<Ids> unions;
   std::set<Ids> tried;
 };
@@ -2560,7 +2565,8 @@ bool StageRoller::attempt(ModuleOp copy, std::vector<std::pair<std::string, Wish
       return values.isState(id) ? std::optional(RowInfo{0, true, true}) : std::nullopt;
     };
     std::vector<Wish> own;
-    FunctionRoller roller(function, rowOf, allowed);
+    bool isOfWeights = function.getSymName() == "backward_weight";
+    FunctionRoller roller(function, rowOf, allowed, isOfWeights ? leastWeights : kLeastPeriod);
     roller.run(own);
     numLoops += roller.numLoops;
     numIterations += roller.numIterations;
@@ -2616,8 +2622,10 @@ void StageRoller::seedPrepared() {
 }
 
 bool StageRoller::run() {
-  for (bool each : {false, true}) {
-    mayUnite = each;
+  bool isSplit = bool(stage.lookupSymbol<func::FuncOp>("backward_weight"));
+  for (int attempt = 0; attempt < (isSplit ? 4 : 2); ++attempt) {
+    mayUnite = attempt % 2 == 1;
+    leastWeights = attempt < 2 ? kLeastPeriod : kLeastWeights;
     groups.clear();
     groupIndex.clear();
     refused.clear();

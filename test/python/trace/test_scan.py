@@ -657,6 +657,19 @@ def test_scans_that_read_a_scan_compute_what_jit_does(method, form):
     compare_scans(method, *encoder_decoder(form))
 
 
+def test_products_for_weights_alone_are_a_loop():
+    """The half of a split backward pass that has few ops of each layer, beside longer loops."""
+    step, init = encoder_decoder("last")
+    method = PipeshardParallel(
+        submeshes=[(1, 1), (1, 1)], num_micro_batches=2, schedule="zb-h1", remat="none"
+    )
+    compiled = alpa_mlir.compile(step, *init(), cluster=CLUSTER, method=method)
+    functions = compiled.plan.modules[compiled.plan.stages[1].module].split("func.func @")
+    loops = {f.split("(")[0]: f.count("stablehlo.while") for f in functions[1:]}
+    assert loops["forward"] == loops["backward_input"] == loops["backward_weight"] == 1
+    assert_steps_of_jit(compiled, step, *init())
+
+
 @pytest.mark.parametrize("form", ENCODER_DECODER)
 @pytest.mark.parametrize("method", ["zero-2", "hybrid-zero-3"])
 def test_scans_that_read_a_scan_are_predicted_like_written_out_ones(method, form):
