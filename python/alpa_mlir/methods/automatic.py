@@ -95,20 +95,7 @@ class AutoParallel(Method):
             )
 
     def _check_layer_ranges(self, given: Any) -> None:
-        check_layer_ranges(given, "AutoParallel")
-        ends = [0, *(end for _, end in given)]
-        if not given or any(lo != end for (lo, _), end in zip(given, ends, strict=False)):
-            raise MethodError(
-                f"layer_ranges {given!r}",
-                where="AutoParallel",
-                fix="give all layers in order, such as [(0, 2), (2, 4)]",
-            )
-        if self.layers not in (0, ends[-1]):
-            raise MethodError(
-                f"layer_ranges of {ends[-1]} layers with layers={self.layers}",
-                where="AutoParallel",
-                fix="leave layers out, or give ranges of all of them",
-            )
+        check_layer_ranges(given, "AutoParallel", self.layers)
         if self.pipeline not in ("auto", "equal-mesh"):
             raise MethodError(
                 f"layer_ranges with pipeline {self.pipeline!r}, which chooses the layers",

@@ -68,21 +68,41 @@ def _text(submesh: SubmeshLike, where: str) -> str:
     return f"{text}@{parts[2]}"
 
 
-def check_layer_ranges(ranges: Sequence[tuple[int, int]], where: str) -> None:
-    """Raise an error if one is no [first, end) of layers.
+def check_layer_ranges(ranges: Sequence[tuple[int, int]], where: str, layers: int) -> None:
+    """Raise an error if they are not all layers in order, or not as many as asked for.
+
+    Args:
+        ranges: [first, end) of each stage's layers.
+        where: the method, for the error.
+        layers: how many there are to be; 0 for as many as the last range says.
 
     Raises:
         MethodError: as said.
     """
     check_type(where, "layer_ranges", ranges, ROW)
-    for layers in ranges:
-        given: Any = layers
+    for each in ranges:
+        given: Any = each
         if is_single(given) or len(given) != 2 or not all(is_whole(x, 0) for x in given):
             raise MethodError(
-                f"layer range {layers!r}",
+                f"layer range {each!r}",
                 where=where,
                 fix="give [first, end) numbers of layers, such as (0, 2)",
             )
+    ends = [0, *(end for _, end in ranges)]
+    if not ranges or any(
+        lo != end or lo >= hi for (lo, hi), end in zip(ranges, ends, strict=False)
+    ):
+        raise MethodError(
+            f"layer_ranges {ranges!r}",
+            where=where,
+            fix="give all layers in order, such as [(0, 2), (2, 4)]",
+        )
+    if layers not in (0, ends[-1]):
+        raise MethodError(
+            f"layer_ranges of {ends[-1]} layers with layers={layers}",
+            where=where,
+            fix="leave layers out, or give ranges of all of them",
+        )
 
 
 def layer_ranges_text(ranges: Sequence[tuple[int, int]]) -> str:

@@ -46,7 +46,8 @@ class PipeshardParallel(Method):
             `virtual_stages` these are p equal meshes, and stage i lies on mesh i modulo p, or
             with a schedule in a V on mesh 0 to p - 1 and then back.
         mesh_shapes: the logical shape of each mesh; searched by default.
-        layer_ranges: [first, end) of each stage's layers; searched by default.
+        layer_ranges: [first, end) of each stage's layers, of which there are so many as the last
+            one says; searched by default.
         stage_option: instead of these: `ManualStageOption`, or `"uniform"` (the default) or
             `"auto"`, or the options of these names.
 
@@ -119,7 +120,8 @@ class PipeshardParallel(Method):
                     where=_WHERE,
                     fix="give one to three sizes whose product is the submesh's devices",
                 )
-        check_layer_ranges(self.layer_ranges or (), _WHERE)
+        if self.layer_ranges is not None:
+            check_layer_ranges(self.layer_ranges, _WHERE, self.layers)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -200,8 +202,11 @@ class PipeshardParallel(Method):
 
     def settled(self, cluster: Cluster, marked_layers: Callable[[], int]) -> Method:
         """Uniform stages, once the number of layers or of stages is known. Layers that the step
-        marks are taken if there are as many as is asked for."""
+        marks are taken if there are as many as is asked for, or as `layer_ranges` has."""
         option, marked = self.stage_option, marked_layers()
+        if self.layer_ranges is not None:
+            layers = self.layer_ranges[-1][1]
+            return replace(self, layers=0 if marked == layers else layers)
         if self.layers not in (0, marked):
             marked = 0
         if not isinstance(option, UniformStageOption):

@@ -8,8 +8,8 @@ import alpa_mlir
 import jax
 import jax.numpy as jnp
 import pytest
-from alpa_mlir import AutoParallel
-from alpa_mlir.errors import AlpaError, InfeasiblePlanError
+from alpa_mlir import AutoParallel, PipeshardParallel
+from alpa_mlir.errors import AlpaError, InfeasiblePlanError, MethodError
 from clusters import small_hosts
 from test_equality import relative_difference
 
@@ -84,6 +84,14 @@ def test_layers_of_stages_are_kept(ranges):
     assert found.predicted_seconds <= 1.01 * again.predicted["step_seconds"]
     loaded, args = found.load(), arguments()
     assert relative_difference(loaded(*args), jax.jit(step)(*args)) < 1e-5
+
+
+def test_given_layers_say_how_many_there_are():
+    ranges = ((0, 1), (1, 3))
+    given = PipeshardParallel(submeshes=[(1, 2)] * 2, layer_ranges=ranges, num_micro_batches=8)
+    assert tuple(stage.layers for stage in plan(given).plan.stages) == ranges
+    with pytest.raises(MethodError, match="layer_ranges of 3 layers with layers=6; fix: leave"):
+        PipeshardParallel(submeshes=[(1, 2)] * 2, layer_ranges=ranges, layers=6)
 
 
 @pytest.mark.parametrize(
