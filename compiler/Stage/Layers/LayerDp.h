@@ -63,7 +63,8 @@ std::vector<Repeat> findRepeats(const LayerProblem &problem);
 /// Layers from blocks. With `numLayers` 0 their number comes from the model: one
 /// for each repeated block, one more for what stands between them for each
 /// block's worth of FLOPs. If that is more than `mostLayers`, layers hold several
-/// blocks; if it is fewer than 8, blocks are cut into parts, all in the same way.
+/// blocks; if it is fewer than 8, blocks are cut into parts, all in the same way, and
+/// into halves if it is fewer than 16.
 /// A model without repeats gets a layer for each heavy unit, 8 at most.
 Layering clusterBlocks(const LayerProblem &problem, unsigned numLayers, unsigned mostLayers,
                        double delta);
