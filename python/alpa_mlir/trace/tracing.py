@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import Any, Literal, cast
 
 import jax
@@ -722,10 +723,13 @@ def _last_batch(full: Sequence[Any], dynamic: Sequence[int], updated: set[int]) 
 
 
 def _batch_rows(full: Sequence[Any], batches: Sequence[int]) -> int | None:
-    """Rows that most arrays of the batch have."""
-    counts = Counter(_rows_of(x) for i in batches for x in _leaves(full[i]))
-    del counts[None]
-    return counts.most_common(1)[0][0] if counts else None
+    """Rows that most arrays of the batch have; of several such numbers those of the largest."""
+    votes: dict[int, list[int]] = {}
+    for x in (x for i in batches for x in _leaves(full[i])):
+        rows = _rows_of(x)
+        if rows is not None:
+            votes.setdefault(rows, []).append(prod(x.shape))
+    return max(votes, key=lambda rows: (len(votes[rows]), max(votes[rows])), default=None)
 
 
 def _common_rows(argument: Any) -> int | None:

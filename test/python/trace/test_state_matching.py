@@ -244,6 +244,17 @@ def test_weights_with_as_many_rows_behind_the_batch(returned_first):
     assert [i.kind for i in signature.inputs] == ["batch", "state"]
 
 
+def test_of_numbers_of_rows_the_largest_array_decides():
+    """An array beside the examples does not say how many there are, though its key comes first."""
+
+    def step(params, batch):
+        loss, grads = _grads(params, batch["x"])
+        return _descend(params, grads), loss + jnp.sum(batch["flags"])
+
+    signature = trace(step, _PARAMS, {"flags": jnp.ones(3), "x": _BATCH}).signature
+    assert [i.name for i in signature.inputs if i.kind == "batch"] == ["batch['x']"]
+
+
 def test_state_returned_in_pieces():
     def step(state, batch):
         params, count = state["params"], state["count"]
