@@ -115,6 +115,8 @@ class Found:
     Attributes:
         method: that asked for it.
         seconds: predicted for one step.
+        all_devices_seconds: of the best plan found that leaves no device idle, if this one does;
+            infinite where none is known.
         peak_bytes: the most memory that a device needs.
         schedule: that was chosen.
         stages: what is foreseen of each, as `Module.predicted_stages` has it.
@@ -130,6 +132,7 @@ class Found:
         self.method = method
         predicted = module.predicted()
         self.seconds: float = predicted["step_seconds"]
+        self.all_devices_seconds: float = predicted.get("all_devices_step_seconds", inf)
         self.peak_bytes: float = predicted["peak_bytes"]
         self.schedule: str = module.chosen_schedule()
         self.stages: list[dict[str, float]] = module.predicted_stages()
@@ -727,11 +730,17 @@ _TOLERANCE = 1.05
 
 @dataclass(frozen=True)
 class Chosen:
-    """The plan that was chosen, all that was tried, and how many solves the clock ended."""
+    """The plan that was chosen, all that was tried, and how many solves the clock ended.
+
+    Attributes:
+        all_devices_seconds: of a step, the least of all that was planned in full and leaves no
+            device idle; infinite where none is known.
+    """
 
     found: Found
     tried: tuple[Tried, ...]
     timed_out_solves: int
+    all_devices_seconds: float = inf
 
 
 class Planner:
@@ -761,8 +770,14 @@ class Planner:
         if self.method.finalists:
             self._check_devices(found)  # Planning the others takes long.
             found = self._fastest(self._finalists())
-        self.candidates.end()
-        return Chosen(found, self.candidates.tried, self.candidates.timed_out_solves)
+        candidates = self.candidates
+        devices = candidates.cluster.num_devices
+        on_all = min(
+            each.seconds if sum(map(len, each.meshes)) == devices else each.all_devices_seconds
+            for each in candidates.planned
+        )
+        candidates.end()
+        return Chosen(found, candidates.tried, candidates.timed_out_solves, on_all)
 
     def pads(self, chosen: Chosen | None) -> bool:
         """Whether any dimension is made longer, with the number of micro-batches of a plan."""
@@ -845,19 +860,18 @@ class Planner:
             return least
         return _seconds(self.candidates.estimate(count, method))
 
-    def _ranked(self) -> list[tuple[int, float]]:
-        """Counts that have a plan, and its predicted seconds, the fastest first."""
-        ranked = sorted((t for t in self.candidates.tried if t.seconds is not None), key=_seconds)
-        return [(t.num_micro_batches, _seconds(t)) for t in ranked]
+    def _ranked(self) -> list[Tried]:
+        """Counts that have a plan, the fastest first."""
+        return sorted((t for t in self.candidates.tried if t.seconds is not None), key=_seconds)
 
     def _plan_best(self) -> Found:
         best: Found | None = None
         infeasible: AlpaError | None = None
-        for count, seconds in self._ranked()[: 1 + _MOST_RUNNERS_UP]:
-            if best is not None and best.seconds <= _TOLERANCE * seconds:
-                break
+        for tried in self._ranked()[: 1 + _MOST_RUNNERS_UP]:
+            if best is not None and not self._may_beat(tried, best):
+                continue
             try:
-                found = self.candidates.in_full(count, self.method)
+                found = self.candidates.in_full(tried.num_micro_batches, self.method)
             except _NOT_FOR_THIS_COUNT as error:
                 infeasible = error
                 continue
@@ -867,6 +881,14 @@ class Planner:
             assert infeasible is not None
             raise infeasible
         return best
+
+    def _may_beat(self, tried: Tried, best: Found) -> bool:
+        """Whether what was estimated may be faster than a plan, if it is planned in full too."""
+        if best.seconds > _TOLERANCE * _seconds(tried):
+            return True
+        # Estimates have no stages that share a mesh, by which only pipelines get faster.
+        may_share = self.method.schedule == "auto" and len(best.stages) == 1 < tried.stages
+        return may_share and _seconds(tried) <= _TOLERANCE * best.seconds
 
     # -- finalists ------------------------------------------------------------------------
 
@@ -908,7 +930,7 @@ class Planner:
 
     def _runners_up(self) -> Iterator[tuple[int, Method]]:
         """What may be planned in full, the most promising first."""
-        yield from [(count, self.method) for count, _ in self._ranked()]
+        yield from [(tried.num_micro_batches, self.method) for tried in self._ranked()]
         best = min(self.candidates.planned, key=lambda found: found.seconds)
         count = best.count
         if self.method.remat == "auto":
@@ -1222,8 +1244,12 @@ def find_plan(
                 ]
                 if seconds[0] < seconds[1]:
                     chosen, timed_out_solves = other, timed_out
+    predicted = dict(chosen.found.plan.predicted)
+    if (on_all := "all_devices_step_seconds") in predicted:
+        predicted[on_all] = min(predicted[on_all], chosen.all_devices_seconds)
     plan = replace(
         chosen.found.plan,
+        predicted=predicted,
         tried=chosen.tried,
         fingerprint=traced.fingerprint,
         timed_out_solves=timed_out_solves,
@@ -1351,8 +1377,12 @@ def _best_variant(
         except InfeasiblePlanError as error:
             return error
         timed_out_solves += found.timed_out_solves
+        on_all = min(
+            found.all_devices_seconds, inf if chosen is None else chosen.all_devices_seconds
+        )
         if chosen is None or found.found.seconds < chosen.found.seconds:
             chosen = found
+        chosen = replace(chosen, all_devices_seconds=on_all)
         return None
 
     def consider_near(prepare_weights: str, drops_pins: bool) -> None:

@@ -707,8 +707,6 @@ def idle_text(plan: Plan) -> str:
     )
     if step and seconds:
         text += f", {seconds_text(seconds)} a step, {seconds / step - 1:.1%} more"
-        if plan.num_micro_batches > 1:
-            text += f", with {plan.num_micro_batches} micro-batches"
     return text
 
 

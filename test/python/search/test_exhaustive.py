@@ -220,7 +220,7 @@ def test_the_search_finds_the_best_of_all_plans(seed, tmp_path):
 # In 0, 201, 377 and 416 the best plan takes devices that the first one leaves idle, by stages on
 # unequal submeshes.
 @pytest.mark.parametrize(
-    "schedule, seed",
+    ("schedule", "seed"),
     [
         *(("zb-auto", seed) for seed in (10, 23, 39)),
         *(("zb-h1", seed) for seed in (0, 201)),

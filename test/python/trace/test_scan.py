@@ -528,7 +528,7 @@ def test_layers_of_two_kinds_compute_what_jit_does(method, choose):
 # the gradient what both branches keep.
 @pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize(
-    "choose, most", [("numpy-cond", 1.01), ("jnp-cond", 1.01), ("drawn-cond", 1.6)]
+    ("choose", "most"), [("numpy-cond", 1.01), ("jnp-cond", 1.01), ("drawn-cond", 1.6)]
 )
 def test_a_choice_of_layers_takes_as_long_as_one_of_them(choose, most, count):
     def seconds(choose):
