@@ -373,8 +373,17 @@ void Explainer::addAxes(const OpInfo &info, const Strategy &strategy, int64_t pi
   if (info.phase != OpPhase::Forward ||
       !llvm::isa<stablehlo::DotGeneralOp, stablehlo::ConvolutionOp>(info.op))
     return;
-  bool isLeft = builder.getValues()[info.operands[0]].isOfState;
-  bool isRight = builder.getValues()[info.operands[1]].isOfState;
+  auto isOfWeights = [&](unsigned number) {
+    const ValueInfo &info = builder.getValues()[number];
+    // A tied embedding may be converted by another stage, which owns it.
+    Value value = info.value;
+    for (Operation *op = value.getDefiningOp(); op && op->getNumOperands() == 1;
+         op = value.getDefiningOp())
+      value = op->getOperand(0);
+    auto argument = llvm::dyn_cast<BlockArgument>(value);
+    return info.isOfState || (argument && isState(argument));
+  };
+  bool isLeft = isOfWeights(info.operands[0]), isRight = isOfWeights(info.operands[1]);
   if (isLeft == isRight)
     return;
   const analysis::TensorFactors &weight = info.rule->operands[isLeft ? 0 : 1];

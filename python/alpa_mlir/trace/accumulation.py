@@ -818,8 +818,11 @@ class _Loop:
                         f"a round converts the sum of those before it, of type {dtype}; fix: add "
                         "up in one type"
                     )
+                readers = (e for e in self.jaxpr.eqns if carry.before in e.invars)
+                place = next(filter(None, map(user_line, readers)), "")
                 raise _StaysError(
-                    f"a round needs {_text(carry.before.aval)} of the round before it for more "
+                    f"a round needs {_text(carry.before.aval)} of the round before it"
+                    f"{f' at {place}' if place else ''} for more "
                     "than a sum, a largest or smallest value, or rows that it does not touch"
                 )
             found |= needed

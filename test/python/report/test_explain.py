@@ -171,6 +171,29 @@ def test_sequences_in_words():
     assert words(spec("y")) == "data 2 x sequence 4 with split weights"
 
 
+def test_products_with_weights_of_another_stage_in_words():
+    """The last layer's only weight is the embedding, which the first stage prepares."""
+
+    def step(weights, batch):
+        def loss(weights):
+            e, w = (x.astype(jnp.bfloat16) for x in weights)
+            x = jnp.tanh(e[batch] @ w)
+            return jnp.mean(jax.nn.logsumexp((x @ e.T).astype(jnp.float32), axis=-1))
+
+        gradients = jax.grad(loss)(weights)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+
+    arguments = (jnp.ones((64, 32)), jnp.ones((32, 32))), jnp.zeros(32, jnp.int32)
+    method = PipeshardParallel(
+        submeshes=[(1, 4)] * 2,
+        layer_ranges=[(0, 1), (1, 2)],
+        method="data-parallel",
+        num_micro_batches=2,
+    )
+    plan = alpa_mlir.parallelize(step, cluster=CLUSTER, method=method).plan(*arguments).plan
+    assert strategy_text(plan) == "pipeline 2 x data 4, 2 micro-batches, 1F1B"
+
+
 def test_no_words_without_products():
     def step(weights, batch):
         return weights - 0.1 * jax.grad(lambda w: jnp.mean((w * batch) ** 2))(weights)
