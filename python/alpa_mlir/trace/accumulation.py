@@ -818,8 +818,8 @@ class _Loop:
                         f"a round converts the sum of those before it, of type {dtype}; fix: add "
                         "up in one type"
                     )
-                readers = (e for e in self.jaxpr.eqns if carry.before in e.invars)
-                place = next(filter(None, map(user_line, readers)), "")
+                readers: Iterator[Any] = (e for e in self.jaxpr.eqns if carry.before in e.invars)
+                place = next((line for e in readers if (line := user_line(e))), "")
                 raise _StaysError(
                     f"a round needs {_text(carry.before.aval)} of the round before it"
                     f"{f' at {place}' if place else ''} for more "
