@@ -19,6 +19,8 @@ from alpa_runtime.plan.stage import MeshInfo
 
 _jax: Any = jax
 _FLAG = "xla_force_host_platform_device_count"
+# Each has four threads. Of 100,000 the process took 13 GB without coming to an end.
+_MOST_VIRTUAL = 1024
 
 
 def use_virtual_devices(count: int) -> list[Device]:
@@ -29,13 +31,13 @@ def use_virtual_devices(count: int) -> list[Device]:
     can wait for each other forever.
 
     Args:
-        count: how many devices, at least 1.
+        count: how many devices, 1 to 1024.
 
     Returns:
         The first `count` devices.
 
     Raises:
-        DevicesError: JAX has made fewer devices already.
+        DevicesError: so many cannot be had, or JAX has made fewer devices already.
 
     Example:
         >>> import alpa_mlir
@@ -44,6 +46,11 @@ def use_virtual_devices(count: int) -> list[Device]:
     check_type("use_virtual_devices", "count", count, WHOLE)
     if count < 1:
         raise DevicesError(f"{count} virtual devices", fix="ask for at least one")
+    if count > _MOST_VIRTUAL:
+        raise DevicesError(
+            f"{count} virtual devices, each of which takes threads and memory of this machine",
+            fix=f"ask for at most {_MOST_VIRTUAL}",
+        )
     if not backends_are_up():
         flags = os.environ.get("XLA_FLAGS", "")
         present = re.search(rf"--{_FLAG}=(\d+)", flags)

@@ -183,3 +183,5 @@ def test_virtual_devices():
     assert len(use_virtual_devices(4)) == 4
     with pytest.raises(errors.DevicesError, match="8 cpu devices, 64 wanted; fix: call it before"):
         use_virtual_devices(64)
+    with pytest.raises(errors.DevicesError, match=r"100000 virtual .*; fix: ask for at most 1024"):
+        use_virtual_devices(100000)
