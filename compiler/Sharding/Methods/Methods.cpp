@@ -99,9 +99,21 @@ static uint64_t dimsOf(const TensorFactors &tensor, const llvm::SmallBitVector &
   return dims;
 }
 
+/// What an op reads: its operands, and what its regions use from outside, as the branches of a
+/// case do.
+static llvm::SmallVector<std::pair<Value, TensorFactors>> readsOf(Operation *op,
+                                                                  const ShardingRule &rule) {
+  llvm::SmallVector<std::pair<Value, TensorFactors>> reads;
+  for (auto [value, tensor] : llvm::zip_equal(op->getOperands(), rule.operands))
+    reads.emplace_back(value, tensor);
+  for (const auto &[value, tensor] : rule.captures)
+    reads.emplace_back(value, tensor);
+  return reads;
+}
+
 bool MethodRoles::pushForward(Operation *op, const ShardingRule &rule, Labels &labels) {
   llvm::SmallBitVector factors(rule.factors.size());
-  for (auto [value, tensor] : llvm::zip_equal(op->getOperands(), rule.operands))
+  for (const auto &[value, tensor] : readsOf(op, rule))
     mark(value, tensor, labels.lookup(value), factors);
   bool isNew = false;
   if (factors.none())
@@ -121,10 +133,11 @@ bool MethodRoles::pushBackward(Operation *op, const ShardingRule &rule, Labels &
   llvm::SmallBitVector factors(rule.factors.size());
   for (auto [value, tensor] : llvm::zip_equal(op->getResults(), rule.results))
     mark(value, tensor, labels.lookup(value), factors);
-  for (auto [value, tensor] : llvm::zip_equal(op->getOperands(), rule.operands))
+  auto reads = readsOf(op, rule);
+  for (const auto &[value, tensor] : reads)
     mark(value, tensor, labels.lookup(value), factors);
   bool isNew = false;
-  for (auto [value, tensor] : llvm::zip_equal(op->getOperands(), rule.operands)) {
+  for (const auto &[value, tensor] : reads) {
     uint64_t dims = dimsOf(tensor, factors) & wanted(value);
     if (!dims)
       continue;
