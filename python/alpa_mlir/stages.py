@@ -502,6 +502,7 @@ class ParallelFunction:
         self.options: Options = Options() if options is None else options
         self._reader = Reader(self.fn, self.options.static_argnums, self.options.static_argnames)
         self._reader.check_names(self.options.donate_argnames, "donate_argnames")
+        self._reader.check_numbers(self.options.donate_argnums, "donate_argnums")
         self._steps: dict[Any, ParallelStep] = {}
         self._last: ParallelStep | None = None
         self._last_key: Any = None

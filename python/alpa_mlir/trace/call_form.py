@@ -26,6 +26,7 @@ from alpa_mlir.trace.objects import ObjectForm
 from alpa_mlir.trace.tracing import argument_names, known_positions, name_of
 
 _jax: Any = jax
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def names_of(value: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -308,6 +309,7 @@ class Reader:
         with suppress(TypeError, ValueError):
             self._signature = inspect.signature(fn)
         self.check_names(static_argnames, "static_argnames")
+        self.check_numbers(static_argnums, "static_argnums")
 
     @property
     def parameters(self) -> tuple[inspect.Parameter, ...]:
@@ -332,13 +334,31 @@ class Reader:
                     fix=f"did you mean {close[0]!r}?" if close else f"use {', '.join(known)}",
                 )
 
+    def check_numbers(self, argnums: int | Sequence[int] | Literal["auto"], option: str) -> None:
+        """Numbers of an option have to be those of arguments by position.
+
+        Raises:
+            MethodError: one is not.
+        """
+        if self._signature is None or isinstance(argnums, str):
+            return
+        if any(p.kind is p.VAR_POSITIONAL for p in self.parameters):
+            return
+        count = sum(p.kind in _BY_POSITION for p in self.parameters)
+        for number in (argnums,) if isinstance(argnums, int) else argnums:
+            if not -count <= number < count:
+                raise MethodError(
+                    f"argument {number} does not exist, {self.name} has {count} by position",
+                    where=option,
+                    fix=f"use {-count} to {count - 1}" if count else "leave it out",
+                )
+
     def numbers(self, argnums: int | Sequence[int], call: Call) -> tuple[int, ...]:
         """Numbers of a call's arguments, of those that an option counts among the parameters."""
         return self._numbers(argnums, call.names)
 
     def _numbers(self, argnums: int | Sequence[int], names: Sequence[str]) -> tuple[int, ...]:
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        known = [p.name for p in self.parameters if p.kind in kinds]
+        known = [p.name for p in self.parameters if p.kind in _BY_POSITION]
         given: tuple[int, ...] = (argnums,) if isinstance(argnums, int) else tuple(argnums)
         found: list[int] = []
         for number in given:

@@ -478,11 +478,12 @@ def positions(value: int | Sequence[int], count: int, option: str) -> tuple[int,
 
 
 def known_positions(argnums: int | Sequence[int] | Literal["auto"], count: int) -> tuple[int, ...]:
-    """Numbers of arguments, counted from the beginning; none of what is not known yet."""
+    """Numbers of arguments, counted from the beginning; none of what is not known yet, or is not
+    given."""
     if argnums == "auto":
         return ()
     numbers: tuple[Any, ...] = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    return tuple(int(n) % count for n in numbers) if count else ()
+    return tuple(int(n) % count for n in numbers if -count <= int(n) < count)
 
 
 def abstract(args: Sequence[Any], dynamic: Sequence[int], names: Sequence[str]) -> list[Any]:

@@ -812,6 +812,19 @@ def test_what_is_planned_is_said(caplog):
     assert re.search(r"for cluster two; memory: \S+ \w+ on a device, as compiled; about ", line)
 
 
+@pytest.mark.parametrize("option", ["static_argnums", "donate_argnums"])
+@pytest.mark.parametrize("number", [5, -9])
+def test_numbers_of_no_argument(option, number):
+    """They are not taken for another one, five of three for the last one, say."""
+
+    def step(weights, batch, rate):
+        return weights - rate * jnp.mean(batch)
+
+    said = f"{option}: argument {number} does not exist, step has 3 by position; fix: use -3 to 2"
+    with pytest.raises(errors.MethodError, match=re.escape(said)):
+        parallel(step, **{option: (0, number)})
+
+
 @METHODS
 def test_numbers_beside_flags_are_arrays(method, caplog):
     """A flag in the state makes no other number static, which would be another step each time."""
