@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from alpa_runtime.backends.xla import HOST_MEMORY, mlir_type
+from alpa_runtime.execution.program_merge import merge_programs
 from alpa_runtime.plan import Plan
 from alpa_runtime.plan.program import (
     AccumulateOp,
@@ -45,6 +46,7 @@ def export(plan: Plan) -> Exported:
         ExportError: stages are programs of one device.
         PlanMismatchError: the plan's programs do not fit together.
     """
+    merge_programs(plan)  # What follows relies on programs that fit together.
     for index, stage in enumerate(plan.stages):
         if stage.export != "shardy":
             raise ExportError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import replace
 
 import alpa_mlir
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import zoo
 from alpa_mlir import PipeshardParallel, ShardParallel
-from alpa_mlir.errors import ExportError
+from alpa_mlir.errors import ExportError, PlanMismatchError
 from alpa_mlir.export import export_plan
 from alpa_runtime import trees
 from alpa_runtime.plan.program import InputOp, OutputOp, RunOp
@@ -198,6 +199,16 @@ def test_its_own_passes_take_it(monkeypatch):
     assert "mpmd.fragment_call" not in text
     assert "ifrt.Call @stage_1_backward" in text
     assert "ifrt.CopyArrays" in text
+
+
+def test_programs_that_do_not_fit_are_refused():
+    plan = planned("mlp", ShardParallel(mesh_shape=(2, 4))).plan
+    functions = plan.stages[0].functions
+    name, info = next(iter(functions.items()))
+    fewer = {**functions, name: replace(info, outputs=info.outputs[:-1])}
+    damaged = replace(plan, stages=(replace(plan.stages[0], functions=fewer),))
+    with pytest.raises(PlanMismatchError, match=f"for {name} of stage 0, which has"):
+        export_plan(damaged, "mpmd")
 
 
 def test_programs_of_one_device_are_refused():
