@@ -228,10 +228,11 @@ def check_plan(name: str) -> None:
     """
     if not (Path(name) / "plan.json").is_file():
         missing = "no plan.json is there" if Path(name).is_dir() else "there is no such folder"
+        is_file = Path(name).is_file()
         raise PlanFormatError(
-            f"cannot read the plan: {missing}",
+            f"cannot read the plan: {'it is a file' if is_file else missing}",
             where=name,
-            fix=_file_hint(Path(name)) or "give a folder that Plan.save wrote",
+            fix=("" if is_file else _file_hint(Path(name))) or "give a folder that Plan.save wrote",
         )
 
 

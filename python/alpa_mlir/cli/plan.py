@@ -107,8 +107,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     if Path(options.source).is_dir():
         raise EntryPointError(
-            "a folder is no step",
-            where=options.source,
+            "a folder is no step" if options.source else "no step is named",
+            where=options.source or "plan",
             fix=f"give {SOURCE.partition(', ')[2]}; `alpa-mlir explain` shows a plan, and --from "
             "begins with one",
         )

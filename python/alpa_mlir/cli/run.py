@@ -215,8 +215,9 @@ def _run(options: argparse.Namespace, source: Source, hosts: Hosts | None) -> An
     if not report.rows:
         text = f"{options.checkpoint} has step {report.first} already; nothing was left to do"
     else:
-        resumed = f"went on from the checkpoint of step {report.first} in {options.checkpoint}"
-        text = f"{resumed}\n{report.as_text()}" if report.first else report.as_text()
+        first = report.rows[0]["step"]  # An earlier one than the last where that is damaged.
+        resumed = f"went on from the checkpoint of step {first} in {options.checkpoint}"
+        text = f"{resumed}\n{report.as_text()}" if first else report.as_text()
         text += f"\nmemory: {compiled[0][1]}"
     fields = {
         "name": source.plan.name,

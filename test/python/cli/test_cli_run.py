@@ -188,6 +188,10 @@ def test_a_checkpointed_run_goes_on(folder, tmp_path, capsys):
     assert cli.main(["run", *map(str, words), "--steps", "8", "-q"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"went on from the checkpoint of step 7 in {tmp_path / 'run'}\nstep 7: ")
+    (tmp_path / "run" / "8" / "manifest.json").write_text("{")  # The one before is taken.
+    assert cli.main(["run", *map(str, words), "--steps", "9", "-q"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"went on from the checkpoint of step 7 in {tmp_path / 'run'}\nstep 7: ")
 
 
 def test_a_folder_of_another_run_is_refused_before_planning(folder, tmp_path, capsys, monkeypatch):
