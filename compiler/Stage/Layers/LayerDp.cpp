@@ -243,18 +243,10 @@ private:
     return best;
   }
 
-  /// FLOPs of the last heavy unit before another. Its result is what crosses a cut there, or most
-  /// of what makes it: a block that is computed again need not make it.
-  double lastFlops(unsigned end) const {
-    while (end > 0 && units[end - 1].heavy == 0)
-      --end;
-    return end > 0 ? units[end - 1].flops : 0;
-  }
-
   /// Where in its period the stretch is best cut.
   Repeat align(const Stretch &stretch) const {
     Repeat best;
-    double bestBytes = 0, bestFlops = 0;
+    double bestBytes = 0;
     for (unsigned shift = 0; shift < stretch.period; ++shift) {
       Repeat repeat{stretch.begin + shift, stretch.period, 0};
       repeat.count = (stretch.end - repeat.begin) / stretch.period;
@@ -265,12 +257,9 @@ private:
         bytes += crossing[repeat.begin + n * stretch.period] / (repeat.count - 1);
       // Rounding must not decide.
       bool fewer = bytes < bestBytes * (1 - 1e-9), same = bytes <= bestBytes * (1 + 1e-9);
-      double flops = lastFlops(repeat.begin + stretch.period);
-      bool isFirst = std::pair(repeat.count, flops) > std::pair(best.count, bestFlops);
-      if (best.count == 0 || fewer || (same && isFirst)) {
+      if (best.count == 0 || fewer || (same && repeat.count > best.count)) {
         best = repeat;
         bestBytes = bytes;
-        bestFlops = flops;
       }
     }
     return best;
