@@ -66,6 +66,19 @@ static bool takesRow(Operation *op) {
              [](auto sizes) { return std::get<0>(sizes) == 1 && std::get<1>(sizes) > 1; });
 }
 
+/// Whether layers read rows of stacks of state, which are whole on one mesh and split otherwise.
+static bool readsStacks(func::FuncOp main, ArrayRef<Operation *> forward) {
+  auto isRow = [&](Operation *op) {
+    auto argument = takesRow(op) ? dyn_cast<BlockArgument>(op->getOperand(0)) : BlockArgument();
+    return argument && main.getArgAttr(argument.getArgNumber(), attr::kind) ==
+                           StringAttr::get(main.getContext(), "state");
+  };
+  for (BlockArgument argument : main.getArguments())
+    if (main.getArgAttr(argument.getArgNumber(), attr::piece))
+      return true;
+  return llvm::any_of(forward, isRow);
+}
+
 /// What the op does, whatever values it works on: where they come from differs
 /// between the blocks of a model, and so may the values of constants, and the
 /// rows of stacks that stay whole (on one mesh).
@@ -449,6 +462,7 @@ private:
       if (failed(cutByHand(units, marks, layering)))
         return failure();
     } else {
+      units.problem.hasStacks = readsStacks(main, phases[Forward]);
       layering = clusterBlocks(units.problem, layers, maxLayers, delta);
       if (balance == "operators")
         layering = balanceOperators(units, layering.numLayers);

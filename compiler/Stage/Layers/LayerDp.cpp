@@ -344,7 +344,7 @@ private:
     }
     // Of few blocks a stage is cut within one: else what stands beside them, such as a large
     // vocabulary, leaves stages uneven.
-    if (natural.layers >= enough && natural.layers < 2 * enough && most >= 2)
+    if (!problem.hasStacks && natural.layers >= enough && natural.layers < 2 * enough && most >= 2)
       if (Atoms halves = cut(1, 2); halves.layers <= mostLayers)
         return halves;
     return best;

@@ -23,6 +23,9 @@ struct LayerProblem {
     unsigned heavy = 0; // Ops with a dot or a convolution.
   };
   std::vector<Unit> units;
+  /// Whether layers read rows of stacks, as those of a scan do. Stages that are cut within such a
+  /// layer may have no loop over their layers.
+  bool hasStacks = false;
 };
 
 struct Layering {
@@ -64,7 +67,7 @@ std::vector<Repeat> findRepeats(const LayerProblem &problem);
 /// for each repeated block, one more for what stands between them for each
 /// block's worth of FLOPs. If that is more than `mostLayers`, layers hold several
 /// blocks; if it is fewer than 8, blocks are cut into parts, all in the same way, and
-/// into halves if it is fewer than 16.
+/// into halves if it is fewer than 16 and there are no stacks.
 /// A model without repeats gets a layer for each heavy unit, 8 at most.
 Layering clusterBlocks(const LayerProblem &problem, unsigned numLayers, unsigned mostLayers,
                        double delta);

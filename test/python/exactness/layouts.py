@@ -374,7 +374,7 @@ def layers_on_neighbours():
     return Case(trained(loss), (layers(),), one(pairs))
 
 
-@style
+@style(meets="tokens are the rows of the batch, and meet in sums by example")
 def segments_by_lengths():
     """Rows of tokens, of which the batch says how many each example has."""
 
