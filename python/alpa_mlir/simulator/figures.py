@@ -387,7 +387,7 @@ def examples_of(plan: Plan) -> int | None:
 
 
 def model_flops(plan: Plan, explanations: Sequence[Row | None]) -> float | None:
-    """FLOPs of a step without what is computed again.
+    """FLOPs of a step's model, without the update and what is computed again.
 
     That are the products of backward runs whose names say so, by their part of the seconds of all.
     Gradients of a product take two products as large, one of them where its weight is not trained;
@@ -399,7 +399,7 @@ def model_flops(plan: Plan, explanations: Sequence[Row | None]) -> float | None:
     forward, backward = flops_of(plan, "forward"), 0.0
     for stage, found in zip(plan.stages, explanations, strict=True):
         backward += stage.predicted.get("backward_flops", 0.0) * (1 - _named_part(found))
-    once = flops_of(plan, "prepare", "barrier", "update")
+    once = flops_of(plan, "barrier")
     if forward is None or once is None:
         return None
     most = 2.0 * forward
