@@ -157,7 +157,7 @@ llvm::Expected<StepLayers> stage::readLayers(func::FuncOp main) {
     layers.flops[index] += analysis::getFlops(&op);
   }
   if (layers.opsOfLayer.empty())
-    return llvm::createStringError("@main has no ops to plan");
+    return llvm::createStringError("the step computes nothing: @main has no ops to plan");
   layers.crossings = findCrossings(layers, layerOfOp);
   layers.crossings.updatesMeet = findMeetings(main, layers.opsOfLayer.size(), layerOfOp);
   layers.handedOnce = findHandedOnce(main, layerOfOp);
