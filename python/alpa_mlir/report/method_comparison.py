@@ -116,6 +116,10 @@ def alternatives_text(found: Sequence[Alternative], chosen: Plan) -> str:
             rows.append([other.name, other.why_not.partition(":")[0], *[""] * 5])
             lines.append(f"- {other.name}: {other.reason}")
             continue
+        if best and other.seconds and other.seconds < best:
+            part = 1 - other.seconds / best
+            why = ", within the 1 % that the search leaves" if part <= _LEFT else ""
+            lines.append(f"- {other.name}: {part:.1%} faster than this plan{why}")
         figures = figures_of(other.plan)
         fullest = figures.fullest
         if figures.tokens is not None:
@@ -134,6 +138,10 @@ def alternatives_text(found: Sequence[Alternative], chosen: Plan) -> str:
         )
     header = ("way", "a step", "time", rate, "MFU", "memory/device", "strategy")
     return "\n".join([table(header, rows), *lines])
+
+
+# A search ends where no plan can be faster by more than this part.
+_LEFT = 0.01
 
 
 def _times(seconds: float | None, best: float | None) -> str:

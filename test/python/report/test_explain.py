@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
@@ -13,6 +14,7 @@ import pytest
 import zoo
 from alpa_mlir import AutoParallel, PipeshardParallel, ShardParallel
 from alpa_mlir.compiler import sharding_methods
+from alpa_mlir.report.method_comparison import Alternative, alternatives_text
 from alpa_runtime.plan.strategy import strategy_of, strategy_text
 from jax.ad_checkpoint import checkpoint_name
 from simulated import mlp
@@ -111,6 +113,21 @@ def test_text():
     chosen = alpa_mlir.explain(plan, op="qkv")
     assert "qkv" in chosen
     assert "wte" not in chosen
+
+
+def test_other_ways_that_are_faster_are_said():
+    plan = plan_of(ShardParallel(mesh_shape=(2, 4)))
+
+    def taking(part):
+        seconds = plan.predicted["step_seconds"] * part
+        return dataclasses.replace(plan, predicted={**plan.predicted, "step_seconds": seconds})
+
+    ways = {"FSDP": 0.998, "grid": 0.9, "one mesh": 1.0, "stages": 1.1}
+    found = [Alternative(name, taking(part)) for name, part in ways.items()]
+    assert alternatives_text(found, plan).splitlines()[-2:] == [
+        "- FSDP: 0.2% faster than this plan, within the 1 % that the search leaves",
+        "- grid: 10.0% faster than this plan",
+    ]
 
 
 def test_parallelism_in_words():
