@@ -404,6 +404,24 @@ static bool readsOutside(Operation *op) {
   return !captured.empty();
 }
 
+/// Gives functions of scalars constants of their own, which may be those of a branch or loop around
+/// them.
+static void bringConstantsIn(func::FuncOp main) {
+  main.walk([](Operation *op) {
+    if (isa<func::FuncOp, hlo::WhileOp, hlo::CaseOp>(op))
+      return;
+    for (Region &region : op->getRegions()) {
+      llvm::SetVector<Value> captured;
+      getUsedValuesDefinedAbove(region, captured);
+      for (Value value : captured)
+        if (auto constant = value.getDefiningOp<hlo::ConstantOp>()) {
+          OpBuilder builder = OpBuilder::atBlockBegin(&region.front());
+          replaceAllUsesInRegionWith(value, builder.clone(*constant)->getResult(0), region);
+        }
+    }
+  });
+}
+
 /// A copy of `op` on parts; its regions work on single elements or whole values.
 Operation *BatchSplitter::make(Operation *op, ArrayRef<Value> operands, ArrayRef<Layout> results) {
   Operation *made = here().builder.clone(*op);
@@ -3051,6 +3069,7 @@ private:
              << microBatches.getValue();
     if (microBatches == 1)
       return success();
+    bringConstantsIn(main);
     for (BlockArgument arg : main.getArguments()) {
       if (isStateArgument(arg))
         continue;

@@ -876,3 +876,31 @@ func.func @main(%w: tensor<4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i6
   %u = stablehlo.subtract %w, %g {alpa.phase = "update"} : tensor<4xf32>
   return %u : tensor<4xf32>
 }
+
+// -----
+
+// The function of a sort may read a constant of the branch around it.
+
+// CHECK-LABEL: func.func @main(
+// CHECK: "stablehlo.case"
+// CHECK: "stablehlo.sort"
+// CHECK: stablehlo.constant dense<0.000000e+00> : tensor<f32>
+// CHECK: stablehlo.return {{.*}} : tensor<i1>
+// CHECK: (tensor<2x4xf32>) -> tensor<2x4xf32>
+func.func @main(%s: tensor<i32> {alpa.kind = "state"}, %x: tensor<8x4xf32> {alpa.kind = "batch"}) -> tensor<8x4xf32> {
+  %r = "stablehlo.case"(%s) ({
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %zeros = stablehlo.broadcast_in_dim %zero, dims = [] : (tensor<f32>) -> tensor<8x4xf32>
+    %a = stablehlo.maximum %x, %zeros : tensor<8x4xf32>
+    %b = "stablehlo.sort"(%a) <{dimension = 1 : i64, is_stable = true}> ({
+    ^bb0(%l: tensor<f32>, %r: tensor<f32>):
+      %m = stablehlo.maximum %l, %zero : tensor<f32>
+      %c = stablehlo.compare LT, %m, %r, TOTALORDER : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    }) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+    stablehlo.return %b : tensor<8x4xf32>
+  }, {
+    stablehlo.return %x : tensor<8x4xf32>
+  }) {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<i32>) -> tensor<8x4xf32>
+  return %r : tensor<8x4xf32>
+}
