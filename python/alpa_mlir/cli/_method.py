@@ -68,7 +68,7 @@ def add_method(parser: argparse.ArgumentParser, *, asks_about_micro_batches: boo
     add(
         "--padding",
         choices=("auto", "none", "batch", "little", "all"),
-        help="which dimensions that the devices do not divide may be made longer; batch: its "
+        help="which dimensions that the devices do not divide are made longer; batch: its "
         "examples alone, little: all by at most 2%%, all: by more where devices share them better "
         "then, auto: as is fastest (default: auto)",
     )

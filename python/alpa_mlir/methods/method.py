@@ -527,10 +527,11 @@ class Method(ABC):
         sharding_constraints: what `jax.lax.with_sharding_constraint` in the step means:
             `"keep"` holds those values as it says, on every mesh that has axes of these sizes
             (`docs/methods.md`, "Sharding constraints"), `"ignore"` leaves them to the solver.
-        padding: whether dimensions that the devices do not divide may be made longer within the
-            stages (`docs/padding.md`): `"none"`; `"batch"`, its examples alone; `"little"`, all
-            dimensions by at most 2 %; `"all"`, by more where a host's devices share the work
-            better then; or `"auto"` for the one with which the step takes the fewest seconds.
+        padding: which dimensions that the devices do not divide are made longer within the
+            stages (`docs/padding.md`), whether or not that pays: `"none"`; `"batch"`, its examples
+            alone; `"little"`, all dimensions by at most 2 %; `"all"`, by more where a host's
+            devices share the work better then; or `"auto"` for the one of these with which the
+            step takes the fewest seconds.
         prepare_weights: what of several micro-batches' work on weights is done once a step
             (`docs/running.md`, "Weights are prepared once"): `"none"`; `"converted"`, what the
             step makes of them, such as bfloat16 of float32, which stays until the last backward
