@@ -25,6 +25,7 @@ _ACCUMULATION = re.compile(r"def micro_batched_value_and_grad\(.*?(?=\n\n\ndef )
 _SPEC = re.compile(r"\[([^\]]*)\]")
 _AXES = re.compile(r"S(\d+)")
 _TAG = re.compile(r"alpa_eqn_(\d+)")
+_SPLIT = re.compile(r"\bP\([^)]")  # A spec with axes.
 _TYPE = re.compile(r"((?:\d+x)*)[a-zA-Z][\w<>]*")
 
 
@@ -78,6 +79,12 @@ def export(plan: Plan) -> Exported:
             "to XLA"
         )
     mesh = plan.meshes[0]
+    arguments = _table("ARGUMENTS", plan.arguments, given, plan.call.input_keys)
+    if len(mesh.devices) > 1 and not any(map(_SPLIT.search, arguments)):
+        notes.append(
+            "no argument is split, so that each device computes the whole step"
+            + ("; plan with padding='none' for shardings of what there is" if plan.padded else "")
+        )
     axes = dict(zip(mesh.axes, mesh.shape, strict=True))
     tables = [
         f"AXES = {axes!r}",
@@ -86,7 +93,7 @@ def export(plan: Plan) -> Exported:
         f"NAMES = {names!r}",
         f"STATIC = {[item.position for item in plan.call.static]!r}",
         f"STATE = {state!r}",
-        *_table("ARGUMENTS", plan.arguments, given, plan.call.input_keys),
+        *arguments,
         *_table("RESULTS", plan.results, made, plan.call.output_keys),
         "CONSTRAINTS = {",
         *(line for name, entries in constraints.items() for line in _entry(name, entries)),

@@ -745,7 +745,8 @@ class _Holds:
         if 4 * len(missed) > 3 * len(CONSTRAINTS):
             warnings.warn(
                 f"{len(missed)} of {len(CONSTRAINTS)} constraints are of values that the step does "
-                f"not compute, such as {missed[0]!r}; was the step planned as it is now?",
+                f"not compute, such as {missed[0]!r}; was the step planned as it is now, and "
+                "without padding?",
                 stacklevel=3,
             )
 

@@ -629,3 +629,22 @@ def test_way_between_shardings(before, after, steps):
 )
 def test_names_of_values(scopes, name):
     assert plain_jax.value_name(scopes) == name
+
+
+def test_a_step_that_every_device_computes_whole_is_said():
+    """Padding is the plan's own: nothing that it splits is left to split."""
+
+    def step(weights, batch):
+        def loss(weights):
+            return jnp.mean((jnp.tanh(batch @ weights[0]) @ weights[1]) ** 2)
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+    arguments = (jnp.ones((15, 33)), jnp.ones((33, 7))), jnp.ones((30, 15))
+    said = "no argument is split, so that each device computes the whole step"
+    method = ShardParallel(method="data-parallel", num_micro_batches=2, padding="all")
+    plan = planned(step, *arguments, method=method).plan
+    assert plan.padded
+    assert any(said in note and "padding='none'" in note for note in export_plan(plan, "jax").notes)
+    split = planned(step, *arguments[:1], jnp.ones((32, 15)), method=ShardParallel(method="zero-2"))
+    assert not any(said in note for note in export_plan(split.plan, "jax").notes)
