@@ -345,9 +345,12 @@ static bool isCumulative(stablehlo::ReduceWindowOp op, size_t dim) {
          shapeOf(op->getResult(0))[dim] == size;
 }
 
-unsigned analysis::getLongestBranch(Operation *op) {
-  llvm::SmallVector<double> flops =
-      llvm::map_to_vector(op->getRegions(), [](Region &region) { return flopsIn(region); });
+static llvm::SmallVector<double> branchFlops(Operation *choice) {
+  return llvm::map_to_vector(choice->getRegions(), [](Region &region) { return flopsIn(region); });
+}
+
+unsigned analysis::getLongestBranch(Operation *choice) {
+  llvm::SmallVector<double> flops = branchFlops(choice);
   return unsigned(llvm::max_element(flops) - flops.begin());
 }
 
@@ -355,8 +358,10 @@ double analysis::getFlops(Operation *op) {
   llvm::StringRef name = op->getName().getStringRef();
   if (name == "stablehlo.while")
     return getTripCount(op) * regionFlops(op);
-  if (name == "stablehlo.case")
-    return flopsIn(op->getRegion(analysis::getLongestBranch(op)));
+  if (name == "stablehlo.case") {
+    llvm::SmallVector<double> flops = branchFlops(op);
+    return *llvm::max_element(flops);
+  }
   if (auto map = llvm::dyn_cast<MapOp>(op)) {
     double times = 1;
     for (int64_t size : map.levelSizes())

@@ -2766,15 +2766,8 @@ void BatchSplitter::relabel() {
       set(&op, rank, eqn.value_or(0));
     }
   }
-  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(*out))) {
-    if (isOpTriviallyDead(&op)) {
-      op.erase();
-      continue;
-    }
-    // What was made of the whole batch beside each part, and is not read.
-    for (Region &region : op.getRegions())
-      for (Block &block : region)
-        eraseUnused(block);
+  eraseUnused(*out); // In branches and loops, what was made of the whole batch beside each part.
+  for (Operation &op : llvm::reverse(*out)) {
     if (runsLate(&op))
       continue;
     if (llvm::any_of(op.getResults(), [&](Value value) { return tainted.contains(value); }))

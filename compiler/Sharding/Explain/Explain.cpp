@@ -374,14 +374,14 @@ void Explainer::addAxes(const OpInfo &info, const Strategy &strategy, int64_t pi
       !llvm::isa<stablehlo::DotGeneralOp, stablehlo::ConvolutionOp>(info.op))
     return;
   auto isOfWeights = [&](unsigned number) {
-    const ValueInfo &info = builder.getValues()[number];
+    const ValueInfo &read = builder.getValues()[number];
     // A tied embedding may be converted by another stage, which owns it.
-    Value value = info.value;
+    Value value = read.value;
     for (Operation *op = value.getDefiningOp(); op && op->getNumOperands() == 1;
          op = value.getDefiningOp())
       value = op->getOperand(0);
     auto argument = llvm::dyn_cast<BlockArgument>(value);
-    return info.isOfState || (argument && isState(argument));
+    return read.isOfState || (argument && isState(argument));
   };
   bool isLeft = isOfWeights(info.operands[0]), isRight = isOfWeights(info.operands[1]);
   if (isLeft == isRight)

@@ -226,13 +226,17 @@ def check_plan(name: str) -> None:
     Raises:
         PlanFormatError: there is none.
     """
-    if not (Path(name) / "plan.json").is_file():
-        missing = "no plan.json is there" if Path(name).is_dir() else "there is no such folder"
-        is_file = Path(name).is_file()
+    path, hint = Path(name), ""
+    if not (path / "plan.json").is_file():
+        if path.is_file():
+            why = "it is a file"
+        else:
+            why = "no plan.json is there" if path.is_dir() else "there is no such folder"
+            hint = _file_hint(path)
         raise PlanFormatError(
-            f"cannot read the plan: {'it is a file' if is_file else missing}",
+            f"cannot read the plan: {why}",
             where=name,
-            fix=("" if is_file else _file_hint(Path(name))) or "give a folder that Plan.save wrote",
+            fix=hint or "give a folder that Plan.save wrote",
         )
 
 

@@ -25,7 +25,6 @@ _ACCUMULATION = re.compile(r"def micro_batched_value_and_grad\(.*?(?=\n\n\ndef )
 _SPEC = re.compile(r"\[([^\]]*)\]")
 _AXES = re.compile(r"S(\d+)")
 _TAG = re.compile(r"alpa_eqn_(\d+)")
-_SPLIT = re.compile(r"\bP\([^)]")  # A spec with axes.
 _TYPE = re.compile(r"((?:\d+x)*)[a-zA-Z][\w<>]*")
 
 
@@ -79,8 +78,7 @@ def export(plan: Plan) -> Exported:
             "to XLA"
         )
     mesh = plan.meshes[0]
-    arguments = _table("ARGUMENTS", plan.arguments, given, plan.call.input_keys)
-    if len(mesh.devices) > 1 and not any(map(_SPLIT.search, arguments)):
+    if len(mesh.devices) > 1 and not any(any(_partition(placement)) for placement in given):
         notes.append(
             "no argument is split, so that each device computes the whole step"
             + ("; plan with padding='none' for shardings of what there is" if plan.padded else "")
@@ -93,7 +91,7 @@ def export(plan: Plan) -> Exported:
         f"NAMES = {names!r}",
         f"STATIC = {[item.position for item in plan.call.static]!r}",
         f"STATE = {state!r}",
-        *arguments,
+        *_table("ARGUMENTS", plan.arguments, given, plan.call.input_keys),
         *_table("RESULTS", plan.results, made, plan.call.output_keys),
         "CONSTRAINTS = {",
         *(line for name, entries in constraints.items() for line in _entry(name, entries)),

@@ -21,6 +21,7 @@ from alpa_mlir.methods.method import (
     is_mesh_shape,
     is_whole,
     layer_ranges_text,
+    layers_of,
     submeshes_text,
 )
 from alpa_mlir.methods.schedule import Schedule
@@ -114,8 +115,7 @@ class AutoParallel(Method):
         """With as many layers as `layer_ranges` has, whether or not the step marks these."""
         if self.layer_ranges is None:
             return self
-        layers = self.layer_ranges[-1][1]
-        return replace(self, layers=0 if marked_layers() == layers else layers)
+        return replace(self, layers=layers_of(self.layer_ranges, marked_layers()))
 
     def stage_options(self, cluster: Cluster) -> dict[str, str]:
         options = {"pipeline": self.pipeline}

@@ -105,6 +105,13 @@ def check_layer_ranges(ranges: Sequence[tuple[int, int]], where: str, layers: in
         )
 
 
+def layers_of(ranges: Sequence[tuple[int, int]], marked: int) -> int:
+    """The option `layers` of a method with these ranges: 0 if the step marks as many, else how many
+    there are."""
+    layers = ranges[-1][1]
+    return 0 if marked == layers else layers
+
+
 def layer_ranges_text(ranges: Sequence[tuple[int, int]]) -> str:
     """As the option of `alpa-search-stages` reads them.
 

@@ -29,6 +29,7 @@ from alpa_mlir.methods.method import (
     is_mesh_shape,
     is_whole,
     layer_ranges_text,
+    layers_of,
     submeshes_text,
 )
 
@@ -205,8 +206,7 @@ class PipeshardParallel(Method):
         marks are taken if there are as many as is asked for, or as `layer_ranges` has."""
         option, marked = self.stage_option, marked_layers()
         if self.layer_ranges is not None:
-            layers = self.layer_ranges[-1][1]
-            return replace(self, layers=0 if marked == layers else layers)
+            return replace(self, layers=layers_of(self.layer_ranges, marked))
         if self.layers not in (0, marked):
             marked = 0
         if not isinstance(option, UniformStageOption):
