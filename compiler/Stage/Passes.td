@@ -49,6 +49,9 @@ def AlpaClusterLayers : Pass<"alpa-cluster-layers", "mlir::ModuleOp"> {
     Option<"balance", "balance", "std::string", /*default=*/"\"communication\"",
            "What is balanced: `communication` (Eq. 6), or `operators`, equally many ops in each "
            "layer wherever that cuts (the paper's baseline)">,
+    Option<"computedAgain", "computed-again", "bool", /*default=*/"false",
+           "All layers will be computed again for their gradients: where equally many bytes cross, "
+           "blocks end with the product of the most FLOPs, which is then made once">,
     ListOption<"boundaries", "boundaries", "int64_t",
                "Layers by hand: the first equation of each but layer 0">
   ];

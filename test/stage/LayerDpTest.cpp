@@ -126,6 +126,30 @@ Planted plant(std::mt19937 &rng) {
   return p;
 }
 
+/// Of cuts that equally many bytes cross, the one behind the larger product is taken where layers
+/// are computed again, else the first.
+bool checkEqualCuts() {
+  LayerProblem problem;
+  for (unsigned i = 0; i < 9; ++i) { // A large product, then a small one.
+    LayerProblem::Unit unit;
+    unit.kind = i % 2;
+    unit.flops = i % 2 ? 1 : 4;
+    unit.heavy = 1;
+    if (i > 0)
+      unit.inputs.push_back({i - 1, i - 1, 8});
+    problem.units.push_back(std::move(unit));
+  }
+  for (bool again : {false, true}) {
+    problem.isComputedAgain = again;
+    std::vector<Repeat> repeats = findRepeats(problem);
+    if (repeats.size() != 1 || repeats[0].begin != unsigned(again) || repeats[0].count != 4) {
+      llvm::outs() << "equal cuts: wrong blocks, computed again: " << again << "\n";
+      return false;
+    }
+  }
+  return true;
+}
+
 bool checkBlocks() {
   std::mt19937 rng(5);
   for (int round = 0; round < 300; ++round) {
@@ -187,4 +211,4 @@ bool checkNumbers() {
 
 } // namespace
 
-int main() { return checkCuts() && checkBlocks() && checkNumbers() ? 0 : 1; }
+int main() { return checkCuts() && checkEqualCuts() && checkBlocks() && checkNumbers() ? 0 : 1; }

@@ -463,6 +463,7 @@ private:
         return failure();
     } else {
       units.problem.hasStacks = readsStacks(main, phases[Forward]);
+      units.problem.isComputedAgain = computedAgain;
       layering = clusterBlocks(units.problem, layers, maxLayers, delta);
       if (balance == "operators")
         layering = balanceOperators(units, layering.numLayers);

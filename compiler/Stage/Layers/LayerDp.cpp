@@ -166,7 +166,8 @@ namespace {
 
 class RepeatFinder {
 public:
-  explicit RepeatFinder(const LayerProblem &problem) : units(problem.units) {
+  explicit RepeatFinder(const LayerProblem &problem)
+      : units(problem.units), isComputedAgain(problem.isComputedAgain) {
     flops.assign(units.size() + 1, 0);
     heavy.assign(units.size() + 1, 0);
     for (size_t i = 0; i < units.size(); ++i) {
@@ -243,10 +244,18 @@ private:
     return best;
   }
 
+  /// FLOPs of the last heavy unit before another, whose result, or what is made of it, crosses a
+  /// cut there.
+  double lastFlops(unsigned end) const {
+    while (end > 0 && units[end - 1].heavy == 0)
+      --end;
+    return end > 0 ? units[end - 1].flops : 0;
+  }
+
   /// Where in its period the stretch is best cut.
   Repeat align(const Stretch &stretch) const {
     Repeat best;
-    double bestBytes = 0;
+    double bestBytes = 0, bestFlops = 0;
     for (unsigned shift = 0; shift < stretch.period; ++shift) {
       Repeat repeat{stretch.begin + shift, stretch.period, 0};
       repeat.count = (stretch.end - repeat.begin) / stretch.period;
@@ -257,9 +266,12 @@ private:
         bytes += crossing[repeat.begin + n * stretch.period] / (repeat.count - 1);
       // Rounding must not decide.
       bool fewer = bytes < bestBytes * (1 - 1e-9), same = bytes <= bestBytes * (1 + 1e-9);
-      if (best.count == 0 || fewer || (same && repeat.count > best.count)) {
+      double flops = isComputedAgain ? lastFlops(repeat.begin + stretch.period) : 0;
+      bool isFirst = std::pair(repeat.count, flops) > std::pair(best.count, bestFlops);
+      if (best.count == 0 || fewer || (same && isFirst)) {
         best = repeat;
         bestBytes = bytes;
+        bestFlops = flops;
       }
     }
     return best;
@@ -268,6 +280,7 @@ private:
   const std::vector<LayerProblem::Unit> &units;
   std::vector<double> flops, crossing; // Sums of the units before.
   std::vector<unsigned> heavy;
+  bool isComputedAgain;
   std::vector<Repeat> found;
 };
 

@@ -26,6 +26,9 @@ struct LayerProblem {
   /// Whether layers read rows of stacks, as those of a scan do. Stages that are cut within such a
   /// layer may have no loop over their layers.
   bool hasStacks = false;
+  /// Whether layers are computed again for their gradients. One that ends with a large product need
+  /// not make it a second time.
+  bool isComputedAgain = false;
 };
 
 struct Layering {

@@ -829,6 +829,7 @@ class Method(ABC):
             "layers": str(self.layers),
             "max-layers": str(self.max_layers),
             "balance": self.layer_balance,
+            **({"computed-again": "true"} if self.remat == "all" else {}),
         }
         split = {
             "micro-batches": str(count),

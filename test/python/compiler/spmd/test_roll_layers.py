@@ -38,6 +38,12 @@ def loops(step):
     return [text.count("stablehlo.while") for text in step.plan.modules.values()]
 
 
+@pytest.mark.parametrize("name", ["two stages", "one mesh"])
+def test_layers_that_a_method_computes_again_are_loops(name):
+    method = dataclasses.replace(METHODS[name], remat="all")
+    assert min(loops(compiled(zoo.GPTConfig(layers=8, scan=True), method)[-1])) >= 2
+
+
 @pytest.mark.sweep(4)
 @pytest.mark.parametrize(
     ("name", "remat"),
