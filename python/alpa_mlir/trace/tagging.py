@@ -182,7 +182,9 @@ def _evaluate(
         of_weights: which of the constants and arguments are made of weights alone.
         call: the equation whose body it is.
     """
-    values = Values.at_start(jaxpr, consts, args)
+    # As JAX hands them to rules of `jax.custom_vjp`, which index them by traced numbers.
+    arrays = [x if isinstance(x, jax.Array) else _jax.numpy.asarray(x) for x in consts]
+    values = Values.at_start(jaxpr, arrays, args)
     made = Values.at_start(jaxpr, of_weights[: len(consts)], of_weights[len(consts) :])
     debug = jaxpr.debug_info.with_unknown_names()
     for eqn in jaxpr.eqns:

@@ -69,6 +69,20 @@ def _custom_rule_over_closure(w, x):
     return jax.grad(lambda w: loss(w) + jnp.sum(_scaled(3.0, w)))(w)
 
 
+def _rule_that_indexes_a_constant(w, x):
+    @jax.custom_vjp
+    def scale(v, times):
+        return v * times.sum()
+
+    def backward(residual, g):
+        (times,) = residual
+        summed = jax.lax.fori_loop(0, 2, lambda i, c: c + times[i] * g, jnp.zeros_like(g))
+        return summed + times.at[0].get(), jnp.zeros_like(times)
+
+    scale.defvjp(lambda v, times: (scale(v, times), (times,)), backward)
+    return jax.grad(lambda w: jnp.sum(scale(x @ w, jnp.array([0.0, 1.0])) ** 2))(w)
+
+
 def _public_vjp(w, x):
     value, pullback = jax.vjp(lambda w: jnp.tanh(x @ w), w)
     return pullback(value)
@@ -128,6 +142,7 @@ _FORMS = [
     _modules,
     _per_example,
     _public_vjp,
+    _rule_that_indexes_a_constant,
     _stacked_layers,
 ]
 
