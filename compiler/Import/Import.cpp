@@ -913,6 +913,7 @@ enum class Phase { Forward, Backward, Update };
 struct OpFacts {
   NamedPhase named = NamedPhase::None;
   std::optional<int64_t> eqn;
+  bool isInnerGradient = false;
   bool needsBackward = false; // Depends on a named backward op.
   bool feedsForward = false;  // A named forward op depends on it.
   bool feedsBackward = false;
@@ -931,16 +932,18 @@ public:
     readNames();
     bool anyBackward =
         llvm::any_of(ops, [&](Operation *op) { return facts[op].named == NamedPhase::Backward; });
+    bool isOneProgram = false;
     if (anyBackward) {
       followDataFlow();
       BatchAnalysis batch(main);
+      isOneProgram = llvm::any_of(ops, [&](Operation *op) { return sumsInLoss(op, batch); });
       for (Operation *op : ops)
         facts[op].phase = choose(op, batch);
       pullSources();
     }
-    // Gradients of gradients, losses behind an update, and the like: all of it is one
-    // program, as in a step without gradients.
-    if (!isInOrder())
+    // Gradients behind an update within the loss, losses behind an update, and the like: all of it
+    // is one program, as in a step without gradients.
+    if (isOneProgram || !isInOrder())
       for (Operation *op : ops)
         facts[op] = OpFacts();
     numberForward();
@@ -954,8 +957,16 @@ private:
   void readNames() {
     for (Operation *op : ops) {
       NameStack stack = readNameStack(op->getLoc());
-      facts[op] = OpFacts{stack.phase, stack.eqn};
+      facts[op] = OpFacts{stack.phase, stack.eqn, stack.isInnerGradient};
     }
+  }
+
+  /// Whether the op is of a gradient within the loss that adds up over examples: what comes behind
+  /// needs all of them. That of a gradient penalty is each example's own.
+  bool sumsInLoss(Operation *op, const BatchAnalysis &batch) {
+    return facts[op].isInnerGradient && llvm::any_of(op->getResults(), [&](Value value) {
+             return batch.dependsOnBatch(value) && !batch.hasBatchDim(value);
+           });
   }
 
   void followDataFlow() {

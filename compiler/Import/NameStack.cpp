@@ -31,22 +31,35 @@ static llvm::StringRef insideParentheses(llvm::StringRef name, size_t begin) {
   return name.slice(begin, end);
 }
 
-NameStack importer::parseNameStack(llvm::StringRef name) {
-  NameStack result;
-  if (findTransform(name, "jvp") != llvm::StringRef::npos)
-    result.phase = NamedPhase::Forward;
+/// Whether the name has a `transpose` around a `jvp`.
+static bool isOfGradient(llvm::StringRef name) {
   for (size_t at = findTransform(name, "transpose"); at != llvm::StringRef::npos;
        at = findTransform(name, "transpose", at))
     if (findTransform(insideParentheses(name, at), "jvp") != llvm::StringRef::npos)
-      result.phase = NamedPhase::Backward;
+      return true;
+  return false;
+}
 
-  size_t at = name.find(kEqnScope);
+NameStack importer::parseNameStack(llvm::StringRef name) {
+  NameStack result;
+  size_t tag = name.find(kEqnScope);
   int64_t eqn;
-  if (at != llvm::StringRef::npos) {
-    llvm::StringRef digits = name.substr(at + kEqnScope.size());
+  if (tag != llvm::StringRef::npos) {
+    llvm::StringRef digits = name.substr(tag + kEqnScope.size());
     if (!digits.consumeInteger(10, eqn) && eqn >= 0)
       result.eqn = eqn;
   }
+  // What an equation of the loss has within itself, such as the gradient in a gradient penalty, is
+  // of its phase.
+  if (result.eqn) {
+    result.isInnerGradient =
+        isOfGradient(name.drop_front(tag)) && !isOfGradient(name.take_front(tag));
+    name = name.take_front(tag);
+  }
+  if (isOfGradient(name))
+    result.phase = NamedPhase::Backward;
+  else if (findTransform(name, "jvp") != llvm::StringRef::npos)
+    result.phase = NamedPhase::Forward;
   return result;
 }
 

@@ -17,7 +17,8 @@ enum class NamedPhase {
 
 struct NameStack {
   NamedPhase phase = NamedPhase::None;
-  std::optional<int64_t> eqn; // From the outermost scope `alpa_eqn_<i>`.
+  std::optional<int64_t> eqn;   // From the outermost scope `alpa_eqn_<i>`.
+  bool isInnerGradient = false; // Of a gradient that the forward equation has within itself.
 };
 
 /// Reads one name, such as "jit(step)/transpose(jvp(alpa_eqn_3))/dot_general".
@@ -26,6 +27,7 @@ struct NameStack {
 ///   jit(f)/jvp(alpa_eqn_3)/add            Forward
 ///   jit(f)/transpose(jvp(M))/mul          Backward
 ///   jit(f)/transpose(vmap(jvp(M)))/mul    Backward
+///   jit(f)/jvp(alpa_eqn_3)/transpose(jvp())/mul  Forward (a gradient within the loss)
 ///   jit(f)/transpose                      None (an op named transpose)
 ///   jit(f)/add                            None
 ///   jit(f)/alpa_eqn_3/add                 None (nothing is differentiated)

@@ -168,3 +168,22 @@ func.func @main(%w: tensor<4xf32>) -> (tensor<4xf32>, tensor<8xi32>) {
   %1 = stablehlo.iota dim = 0 {alpa.eqn = 0 : i64} : tensor<8xi32>
   return %0, %1 : tensor<4xf32>, tensor<8xi32>
 }
+
+// -----
+
+// A gradient within the loss, as of a gradient penalty, is of the phase of its equation.
+
+// CHECK-LABEL: func.func public @main
+func.func public @main(%w: tensor<8x4xf32> {alpa.kind = "state", alpa.carried_by = 0 : i64}, %x: tensor<2x8xf32> {alpa.kind = "batch"}) -> tensor<8x4xf32> {
+  // CHECK: stablehlo.dot_general
+  // CHECK-SAME: alpa.eqn = 0 : i64, alpa.phase = "forward"
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<2x8xf32>, tensor<8x4xf32>) -> tensor<2x4xf32> loc("jit(step)/jvp(alpa_eqn_0)/vmap(jvp())/dot_general")
+  // CHECK: stablehlo.tanh
+  // CHECK-SAME: alpa.eqn = 1 : i64, alpa.phase = "forward"
+  %1 = stablehlo.tanh %0 : tensor<2x4xf32> loc("jit(step)/jvp(alpa_eqn_1)/vmap(transpose(jvp()))/tanh")
+  // CHECK: stablehlo.dot_general
+  // CHECK-SAME: alpa.eqn = 0 : i64, alpa.phase = "backward"
+  %2 = stablehlo.dot_general %x, %1, contracting_dims = [0] x [0] : (tensor<2x8xf32>, tensor<2x4xf32>) -> tensor<8x4xf32> loc("jit(step)/transpose(jvp(alpa_eqn_0))/vmap(jvp())/dot_general")
+  %3 = stablehlo.subtract %w, %2 : tensor<8x4xf32> loc("jit(step)/sub")
+  func.return %3 : tensor<8x4xf32>
+}
