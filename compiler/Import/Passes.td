@@ -147,7 +147,8 @@ def AlpaSplitBatch : Pass<"alpa-split-batch", "mlir::ModuleOp"> {
       which the update multiplies.
     * What depends on no example, but is as long as the batch (counters of random
       bits, positions), is computed for the examples of the micro-batch, by its number:
-      one more argument with `alpa.per_micro_batch`.
+      one more argument with `alpa.per_micro_batch`. Rows that are drawn for products with
+      weights, as a GAN's noise, are split where they have as many as the batch.
     * What follows from the batch's arguments in a few steps (counts of tokens, weights of
       classes), and cannot wait, every micro-batch computes of the whole batch: arguments
       with `alpa.whole_of`, the name of the argument of which they are all rows.

@@ -15,6 +15,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "compiler/Analysis/Calls/AttentionCall.h"
+#include "compiler/Analysis/Draws.h"
 #include "compiler/Analysis/PartSizes.h"
 #include "compiler/Import/DataFlow.h"
 #include "compiler/Import/Passes.h"
@@ -122,11 +123,18 @@ public:
     }
   };
 
-  /// `mayMeet` allows a barrier.
-  BatchSplitter(func::FuncOp main, int64_t count, Semantics semantics, bool widensSums,
-                bool mayMeet, const Findings &known)
-      : found(known), main(main), count(count), semantics(semantics), widensSums(widensSums),
-        mayMeet(mayMeet), known(known), context(main.getContext()) {}
+  /// What an attempt may do.
+  struct Freedom {
+    Semantics semantics = Semantics::Exact;
+    bool mayMeet = false;    // In a barrier.
+    bool splitsDraws = true; // Rows that are drawn for the examples of the batch.
+  };
+
+  BatchSplitter(func::FuncOp main, int64_t count, const Freedom &freedom, bool widensSums,
+                const Findings &known)
+      : found(known), main(main), draws(main), count(count), semantics(freedom.semantics),
+        widensSums(widensSums), mayMeet(freedom.mayMeet), splitsDraws(freedom.splitsDraws),
+        known(known), context(main.getContext()) {}
 
   /// Fails without a message if `found` is more than was known, or if examples are
   /// coupled: `refusal` says why.
@@ -134,6 +142,7 @@ public:
 
   Refusal refusal;
   Findings found;
+  bool hasSplitDraws = false;
   // Places, for the plan.
   SmallVector<Attribute> sums, scales, joins, repeats, estimates, barriers;
 
@@ -206,6 +215,7 @@ private:
   bool isBehindBarrier(Value made);
   bool isLayerOfWhole(Operation *op);
   LogicalResult cutForLayer(Operation *op);
+  LogicalResult cutDraw(Operation *op);
   void joinBefore(Value value);
   Value met(Value made);
   bool canRepeat(Value value);
@@ -274,12 +284,14 @@ private:
   static std::string placeOf(Value value);
 
   func::FuncOp main;
+  analysis::Draws draws;
   int64_t count;
   Semantics semantics;
   bool widensSums;
   /// Whether micro-batches may read what was completed from all of them: what comes
   /// before runs for each of them first, then the barrier, then the rest.
   bool mayMeet;
+  bool splitsDraws;
   const Findings &known;
   DenseSet<Value> cutOnly; // Whole values that are known to be cut.
   DenseSet<Value> parts;   // Of joined values: a micro-batch's rows among zeros.
@@ -1822,6 +1834,33 @@ bool BatchSplitter::isLayer(Operation *op) {
 }
 
 /// An op without control flow.
+/// A product of weights with rows that are drawn for the examples of the batch: as with rows of the
+/// batch.
+LogicalResult BatchSplitter::cutDraw(Operation *op) {
+  int draw = phaseOf(op) == "update" ? -1 : draws.operandOf(op);
+  if (draw < 0 || typeOf(op->getOperand(draw)).getDimSize(0) % count != 0)
+    return failure();
+  SmallVector<Form> in;
+  for (Value operand : op->getOperands()) {
+    auto it = forms.find(operand);
+    if (it == forms.end() || !it->second.isPlain())
+      return failure();
+    in.push_back(it->second);
+  }
+  Layout layout = Layout::split(0, 1);
+  in[draw] = {sliceOf(in[draw].value, layout), layout, {}};
+  if (succeeded(plain(op, in)) && llvm::all_of(op->getResults(), [&](Value result) {
+        return forms.lookup(result).isSplit();
+      })) {
+    takeFromWhole(op);
+    hasSplitDraws = true;
+    return success();
+  }
+  for (Value result : op->getResults())
+    forms.erase(result);
+  return failure();
+}
+
 LogicalResult BatchSplitter::plain(Operation *op, SmallVector<Form> in) {
   std::optional<Joint> joint = jointOf(op, in);
   if (!joint)
@@ -2622,6 +2661,8 @@ void BatchSplitter::visit(Operation *op) {
   bool isLate = phaseOf(op) == "update" && llvm::any_of(getUsedValues(op), [&](Value value) {
                   return mixed.contains(forms.lookup(value).value);
                 });
+  if (splitsDraws && succeeded(cutDraw(op)))
+    return;
   if (!isLate && (joinRearranged(op) || cloneWhole(op)))
     return;
   bool anySplit = false, anyLoose = false, anyEstimate = false;
@@ -3077,25 +3118,32 @@ private:
                << microBatches.getValue() << " micro-batches do not divide";
     }
     // One pass where that is exact; else what is allowed instead of a barrier, or that.
-    SmallVector<std::pair<Semantics, bool>> tries;
+    using Freedom = BatchSplitter::Freedom;
+    SmallVector<Freedom> tries;
+    bool mayMeet = *wanted != Semantics::Independent && allowBarrier;
     if (*wanted != Semantics::Independent)
-      tries.push_back({Semantics::Exact, false});
+      tries.append({Freedom(), {Semantics::Exact, /*mayMeet=*/false, /*splitsDraws=*/false}});
     if (*wanted != Semantics::Exact)
-      tries.push_back({*wanted, false});
-    if (*wanted != Semantics::Independent && allowBarrier)
-      tries.push_back({Semantics::Exact, true});
+      tries.push_back({*wanted});
+    if (mayMeet)
+      tries.append({{Semantics::Exact, /*mayMeet=*/true},
+                    {Semantics::Exact, /*mayMeet=*/true, /*splitsDraws=*/false}});
     Refusal refusal;
-    for (auto [each, mayMeet] : tries) {
-      if (mayMeet)
+    bool hasDraws = false, hasKept = false;
+    for (const Freedom &freedom : tries) {
+      if (!freedom.splitsDraws && !hasDraws)
+        continue; // As before.
+      if (freedom.mayMeet && !std::exchange(hasKept, true))
         keepStatistics(main);
       BatchSplitter::Findings known;
       Refusal why;
       for (bool knowsMore = true; knowsMore;) {
-        BatchSplitter splitter(main, microBatches, each, widenSums, mayMeet, known);
+        BatchSplitter splitter(main, microBatches, freedom, widenSums, known);
         if (succeeded(splitter.run())) {
           report(module, splitter);
           return success();
         }
+        hasDraws |= splitter.hasSplitDraws;
         why = splitter.refusal;
         knowsMore = splitter.found != known;
         known = std::move(splitter.found);
@@ -3111,7 +3159,7 @@ private:
            << ": the step couples examples, "
            << "and " << microBatches.getValue()
            << " micro-batches would give other results than the whole batch"
-           << (tries.back().second ? ", also with a barrier between forward and backward runs" : "")
+           << (mayMeet ? ", also with a barrier between forward and backward runs" : "")
            << refusal.hint;
   }
 

@@ -904,3 +904,22 @@ func.func @main(%s: tensor<i32> {alpa.kind = "state"}, %x: tensor<8x4xf32> {alpa
   }) {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<i32>) -> tensor<8x4xf32>
   return %r : tensor<8x4xf32>
 }
+
+// -----
+
+// Rows that the step draws for its examples are split where they meet weights, as the batch is.
+
+// CHECK-LABEL: func.func @main(
+// CHECK: stablehlo.dot_general {{.*}} : (tensor<2x3xf32>, tensor<3x2xf32>) -> tensor<2x2xf32>
+// CHECK: stablehlo.reduce{{.*}}alpa.phase = "forward"{{.*}} : (tensor<2x2xf32>, tensor<f32>) -> tensor<f32>
+func.func @main(%w: tensor<3x2xf32> {alpa.kind = "state"}, %key: tensor<ui32> {alpa.kind = "state"}, %x: tensor<8x2xf32> {alpa.kind = "batch"}) -> (tensor<f32>, tensor<f32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %count = stablehlo.iota dim = 0 : tensor<8x3xui32>
+  %keys = stablehlo.broadcast_in_dim %key, dims = [] {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<ui32>) -> tensor<8x3xui32>
+  %bits = stablehlo.xor %count, %keys {alpa.eqn = 0 : i64, alpa.phase = "forward"} : tensor<8x3xui32>
+  %z = stablehlo.convert %bits {alpa.eqn = 0 : i64, alpa.phase = "forward"} : (tensor<8x3xui32>) -> tensor<8x3xf32>
+  %fake = stablehlo.dot_general %z, %w, contracting_dims = [1] x [0] {alpa.eqn = 1 : i64, alpa.phase = "forward"} : (tensor<8x3xf32>, tensor<3x2xf32>) -> tensor<8x2xf32>
+  %a = stablehlo.reduce(%fake init: %zero) applies stablehlo.add across dimensions = [0, 1] {alpa.eqn = 2 : i64, alpa.phase = "forward"} : (tensor<8x2xf32>, tensor<f32>) -> tensor<f32>
+  %b = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0, 1] {alpa.eqn = 3 : i64, alpa.phase = "forward"} : (tensor<8x2xf32>, tensor<f32>) -> tensor<f32>
+  return %a, %b : tensor<f32>, tensor<f32>
+}

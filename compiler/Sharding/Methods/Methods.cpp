@@ -2,6 +2,7 @@
 
 #include "compiler/Sharding/Methods/Methods.h"
 
+#include "compiler/Analysis/Draws.h"
 #include "compiler/Analysis/RuleBuilder.h"
 #include "compiler/Sharding/Problem/ProblemBuilder.h"
 #include "compiler/Sharding/Problem/Strategies.h"
@@ -158,12 +159,13 @@ static void findGrown(Operation &op, const ShardingRule &rule,
       grown[result] = known(operand);
     return;
   }
-  if (op.getNumRegions() > 0)
+  // Loops draw random bits.
+  if (op.getNumRegions() > 0 && !llvm::isa<stablehlo::WhileOp>(op))
     return;
   llvm::SmallBitVector free(rule.factors.size());
   for (auto [index, factor] : llvm::enumerate(rule.factors))
     free[index] = factor.kind == analysis::FactorKind::Parallel;
-  for (auto [value, tensor] : llvm::zip_equal(op.getOperands(), rule.operands)) {
+  for (const auto &[value, tensor] : readsOf(&op, rule)) {
     uint64_t dims = known(value);
     for (auto [dim, factors] : llvm::enumerate(tensor))
       if (dim >= 64 || !((dims >> dim) & 1))
@@ -195,8 +197,11 @@ void MethodRoles::findBatch() {
   llvm::DenseMap<Value, uint64_t> grown;
   auto freeDims = [&](Value value) { return isConstant(value) ? kAllDims : grown.lookup(value); };
   Block &body = main.getBody().front();
+  analysis::Draws draws(main);
   for (Operation &op : body.without_terminator()) {
     if (const ShardingRule *rule = ruleOf(&op)) {
+      if (int operand = opPhaseOf(&op) == OpPhase::Update ? -1 : draws.operandOf(&op); operand >= 0)
+        batch[op.getOperand(operand)] |= 1;
       pushForward(&op, *rule, batch);
       findGrown(op, *rule, freeDims, grown);
     }

@@ -342,3 +342,35 @@ def random_flips_and_crops():
         return jnp.mean((dense(params, crop(x, start).reshape(-1, 32)) - b["y"]) ** 2)
 
     return keyed(loss, state=lambda: layers((32, 8, 4)), batch=batch)
+
+
+def generated(norm):
+    """A GAN whose examples, and their classes, the step draws."""
+
+    def step(state, key, b):
+        key, used, of_classes = jax.random.split(key, 3)
+        classes = jax.random.randint(of_classes, (N,), 0, CLASSES)
+
+        def loss(state):
+            z = jax.random.normal(used, (N, WIDTH)) + state["classes"][classes]
+            fake = norm(dense(state["g"], z))
+            of_fake = jax.nn.softplus(dense(state["d"], fake).sum(-1))
+            of_real = jax.nn.softplus(-dense(state["d"], b["y"]).sum(-1))
+            return of_fake.mean() + of_real.mean()
+
+        value, grads = jax.value_and_grad(loss)(state)
+        return sgd(state, grads), key, value
+
+    state = {"g": layers(), "d": layers((CLASSES, 8, 2)), "classes": normal(9, CLASSES, WIDTH)}
+    return Case(step, (state, jax.random.key(5)), one(pairs), carried=2)
+
+
+@style(single=True)
+def examples_that_are_drawn():
+    return generated(lambda fake: fake)
+
+
+@style(single=True)
+def examples_that_are_drawn_and_normalized():
+    """Statistics over drawn examples: all of them are needed at once."""
+    return generated(lambda fake: (fake - fake.mean(0)) / (fake.std(0) + 0.1))

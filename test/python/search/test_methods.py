@@ -83,6 +83,34 @@ def test_two_micro_batches_and_zero():
     assert relative_difference(run(step, state, batch), expected) < 2e-4
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_rows_that_a_step_draws_are_rows_of_its_batch(count):
+    """What a generator makes of noise is split as its examples are."""
+
+    def step(weights, key, batch, noise=None):
+        key, used = jax.random.split(key)
+        drawn = jax.random.normal(used, batch.shape)
+
+        def loss(weights):
+            x = drawn if noise is None else noise
+            for weight in weights:
+                x = jnp.tanh(x @ weight)
+            return jnp.mean((x - batch) ** 2)
+
+        value, gradients = jax.value_and_grad(loss)(weights)
+        return [w - g for w, g in zip(weights, gradients, strict=True)], key, value
+
+    def seconds(*arguments):
+        method = ShardParallel(method="data-parallel", num_micro_batches=count)
+        made = alpa_mlir.parallelize(step, cluster="dgx-a100", method=method, cache=False)
+        return made.plan(*arguments).predicted_seconds
+
+    rows = jax.ShapeDtypeStruct((8192, 1024), jnp.float32)
+    weights = [jax.ShapeDtypeStruct((1024, 1024), jnp.float32)] * 8
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    assert seconds(weights, key, rows) < 1.2 * seconds(weights, key, rows, rows)
+
+
 def rows_of(weight, batch):
     return jnp.mean((batch["x"] @ weight) ** 2) + jnp.mean(jnp.sin(weight[batch["i"]]))
 
