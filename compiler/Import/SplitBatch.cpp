@@ -943,6 +943,12 @@ static constexpr int64_t kMostRepeated = int64_t(1) << 24;
 
 /// Whether a value follows in a few elementwise steps and sums from the batch's arguments
 /// and from what is the same for all micro-batches.
+/// What a value is in front of the barrier that `jax.checkpoint` puts around it, or null.
+static Value inFrontOfBarrier(Value value) {
+  auto barrier = value.getDefiningOp<hlo::OptimizationBarrierOp>();
+  return barrier ? barrier->getOperand(cast<OpResult>(value).getResultNumber()) : Value();
+}
+
 bool BatchSplitter::canRepeat(Value value) {
   SmallVector<Value> stack{value};
   DenseSet<Value> known;
@@ -960,6 +966,10 @@ bool BatchSplitter::canRepeat(Value value) {
       if (!isOfStep(next) || !main.getArgAttr(arg.getArgNumber(), attr::name))
         return false;
       elements += typeOf(next).getNumElements();
+      continue;
+    }
+    if (Value source = inFrontOfBarrier(next)) {
+      stack.push_back(source);
       continue;
     }
     std::optional<ShardingRule> rule = getShardingRule(op);
@@ -995,6 +1005,8 @@ Value BatchSplitter::repeated(Value value) {
     wholeArguments.push_back(arg);
     return repeats_[value] = out->addArgument(arg.getType(), arg.getLoc());
   }
+  if (Value source = inFrontOfBarrier(value))
+    return repeats_[value] = repeated(source);
   Operation *op = value.getDefiningOp();
   SmallVector<Value> operands;
   for (Value operand : op->getOperands())
@@ -1905,12 +1917,18 @@ LogicalResult BatchSplitter::barrier(Operation *op) {
     if (!in.back() && !isAtTop())
       return refuse(op, "needs a value of the whole batch");
   }
-  // What is the same for all micro-batches goes through a barrier of its own.
-  for (bool isWhole : {true, false}) {
+  // What is the same for all micro-batches goes through a barrier of its own, and so does what
+  // follows from the batch alone, which gradients from behind a barrier are not to hold up.
+  enum Group { Whole, OfBatch, Others };
+  auto groupOf = [&](unsigned i) {
+    bool isOfBatch = mayMeet && isAtTop() && in[i]->isSplit() && canRepeat(op->getOperand(i));
+    return in[i]->layout.kind == Layout::Whole ? Whole : isOfBatch ? OfBatch : Others;
+  };
+  for (Group group : {Whole, OfBatch, Others}) {
     SmallVector<Value> operands;
     SmallVector<unsigned> places;
     for (auto [i, form] : llvm::enumerate(in))
-      if (form && (form->layout.kind == Layout::Whole) == isWhole) {
+      if (form && groupOf(i) == group) {
         operands.push_back(form->value);
         places.push_back(i);
       }
@@ -2303,7 +2321,7 @@ LogicalResult BatchSplitter::inMicroBatch(Operation *op) {
       return success();
   }
   // Behind the barrier: what is complete already, then also sums that wait.
-  if (mayMeet && (anySplit || anyUnreduced)) {
+  if (mayMeet && anySplit) {
     for (bool meetsSums : {false, true}) {
       SmallVector<Form> other;
       for (auto [operand, form] : llvm::zip_equal(op->getOperands(), in)) {

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from exactness.harness import Case, style
-from exactness.models import normal, one, pairs, trained
+from exactness.models import N, normal, one, pairs, trained
 
 EXPERTS, WIDTH = 4, 8
 BALANCE = "how many examples an expert has is a factor of the gradient of each"
@@ -185,6 +185,37 @@ def balanced_experts_of_scanned_layers():
 def experts_balanced_in_scanned_layers():
     """Each layer has its loss, and its statistics are made again with it."""
     return balanced_layers(balance_in_layers=True)
+
+
+@style(meets=BALANCE)
+def experts_balanced_over_counted_tokens():
+    """Layers that are computed again divide by how many tokens are no padding."""
+    layers = 3
+
+    def batch(rng):
+        return {**pairs(rng), "mask": (rng.uniform(size=N) < 0.7).astype("float32")}
+
+    def loss(params, b):
+        def layer(x, own):
+            probs = jax.nn.softmax(x @ own["router"])
+            chosen = jax.nn.one_hot(probs.argmax(-1), EXPERTS) * b["mask"][:, None]
+            count = jnp.maximum(b["mask"].sum(), 1)
+            h = jnp.einsum("be,bd,edh->bh", chosen * probs, x, own["up"])
+            shares = chosen.sum(0) / count, (probs * b["mask"][:, None]).sum(0) / count
+            return x + jnp.tanh(h), shares
+
+        x, found = b["x"], []
+        for i in range(layers):
+            own = jax.tree.map(lambda stack: stack[i], params)  # noqa: B023
+            x, shares = jax.checkpoint(layer)(x, own)
+            found.append(EXPERTS * jnp.sum(shares[0] * shares[1] + shares[1] ** 2))
+        return jnp.mean((x[:, :4] - b["y"]) ** 2) + 0.1 * sum(found)
+
+    params = {
+        "router": normal(3, layers, WIDTH, EXPERTS),
+        "up": normal(4, layers, EXPERTS, WIDTH, WIDTH, scale=0.35),
+    }
+    return Case(trained(loss), (params,), one(batch))
 
 
 @style
