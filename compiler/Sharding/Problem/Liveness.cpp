@@ -190,6 +190,10 @@ private:
       Block *block = value.getParentBlock();
       for (Operation *user : value.getUsers()) {
         Operation *top = block->findAncestorOpInBlock(*user);
+        // Whether the layer that made it reads it again is no matter of this stage, which gets a
+        // copy; layers that are computed again do not.
+        if (values[index].isInput && top && !builder.isInStage(top) && isOfLayer(top, value))
+          continue;
         if (!top || !builder.isInStage(top)) {
           bool ends = top && top->hasTrait<OpTrait::IsTerminator>();
           bool isRead = !values[index].isInput && !ends && top;
@@ -212,6 +216,13 @@ private:
         }
       }
     }
+  }
+
+  /// Whether the op is of the layer that makes the value.
+  static bool isOfLayer(Operation *op, Value value) {
+    Operation *maker = value.getDefiningOp();
+    Attribute layer = maker ? maker->getAttr(attr::layer) : Attribute();
+    return layer && op->getAttr(attr::layer) == layer;
   }
 
   /// Buffers in which a result of the step waits for its end.

@@ -482,3 +482,27 @@ def test_micro_batches_that_would_do_nothing_are_refused():
         plan(ShardParallel(num_micro_batches=32))
     assert error.value.fix.endswith("4 blocks of the batch's rows: use 4 or 8 or 16 micro-batches")
     assert plan(AutoParallel()).num_micro_batches <= 16
+
+
+def test_stages_beside_others_that_are_computed_again():
+    """What a stage holds does not depend on whether the one before computes its values again."""
+
+    def step(weights, batch):
+        def mlp(weights, x):
+            return jnp.tanh(x @ weights[0]) @ weights[1]
+
+        fake = jax.lax.fori_loop(0, 4, lambda i, x: x - 0.1 * mlp(weights, x), batch["z"])
+        value, gradients = jax.value_and_grad(
+            lambda w: jnp.mean(mlp(w, batch["x"]) ** 2) - jnp.mean(mlp(w, fake) ** 2)
+        )(weights)
+        return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)], value
+
+    def shape(*sizes):
+        return jax.ShapeDtypeStruct(sizes, jnp.float32)
+
+    weights = [shape(2048, 3072), shape(3072, 2048)]
+    batch = {"x": shape(8192, 2048), "z": shape(8192, 2048)}
+    method = AutoParallel(num_micro_batches=32)
+    made = alpa_mlir.parallelize(step, cluster="dgx-h100", method=method, cache=False)
+    plan = made.plan(weights, batch).plan
+    assert len({bool(s.predicted["rematerialized_layers"]) for s in plan.stages}) == 2
