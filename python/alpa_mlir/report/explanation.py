@@ -161,7 +161,7 @@ def _whole_lines(rows: list[Row], stage_seconds: float) -> list[str]:
     cheapest = [row for row in whole if row.get("may_split")]
     lines: list[str] = []
     for title, some in (
-        ("ops that every device runs whole, since no choice splits them", stuck),
+        ("ops that every device runs whole, since no choice of the method splits them", stuck),
         ("ops that every device runs whole, since moves for a split would cost more", cheapest),
     ):
         if some:

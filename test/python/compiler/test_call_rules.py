@@ -185,7 +185,9 @@ def test_what_runs_whole_is_named(with_rule):
     text, rows = explained()
     assert len(rows) == 2
     assert all(row["whole"] and row["compute_seconds"] > 0 for row in rows)
-    _, listed = text.split("ops that every device runs whole, since no choice splits them")
+    _, listed = text.split(
+        "ops that every device runs whole, since no choice of the method splits them"
+    )
     place = rf"stablehlo.custom_call @{FACTORIZATION} at test_call_rules.py:\d+, 2 times\n"
     assert re.search(place + rf".*alpa_mlir.sharding_rule\('{FACTORIZATION}', '.. -> ..'", listed)
     with_rule("b m n -> b m n, b", need_replication=("m", "n"), cost=1e9)
@@ -243,7 +245,7 @@ def test_what_is_cheapest_whole_is_told_from_what_no_choice_splits():
     assert all(row["may_split"] for row in update)
     text = alpa_mlir.explain(plan)
     _, stuck, cheapest = text.split("ops that every device runs whole, ")
-    assert "no choice splits them" in stuck.splitlines()[0]
+    assert "no choice of the method splits them" in stuck.splitlines()[0]
     assert "moves for a split would cost more" in cheapest.splitlines()[0]
     assert "stablehlo.subtract" not in stuck
 
