@@ -42,15 +42,25 @@ Draws::Draws(func::FuncOp main) {
   }
 }
 
-int Draws::operandOf(Operation *op) const {
-  if (op->getNumOperands() != 2 || !isa<hlo::DotGeneralOp, hlo::ConvolutionOp, hlo::GatherOp>(op))
-    return -1;
-  for (int i : {0, 1}) {
-    Value value = op->getOperand(i);
+llvm::SmallVector<unsigned> Draws::operandsOf(Operation *op) const {
+  auto multiplies = [](Operation *op) { return isa<hlo::DotGeneralOp, hlo::ConvolutionOp>(op); };
+  bool isLoop = isa<hlo::WhileOp>(op);
+  if (!isLoop && !multiplies(op) && !isa<hlo::GatherOp>(op))
+    return {};
+  llvm::SmallVector<unsigned> operands;
+  bool readsOthers = false;
+  for (OpOperand &operand : op->getOpOperands()) {
+    Value value = operand.get();
     auto type = dyn_cast<RankedTensorType>(value.getType());
-    if (type && type.getRank() > 0 && drawn.contains(value) && rows.contains(type.getDimSize(0)) &&
-        !known.contains(op->getOperand(1 - i)))
-      return i;
+    readsOthers |= !known.contains(value);
+    if (type && type.getRank() > 0 && drawn.contains(value) && rows.contains(type.getDimSize(0)))
+      operands.push_back(operand.getOperandNumber());
   }
-  return -1;
+  if (operands.empty() || !readsOthers)
+    return {};
+  if (isLoop && !op->walk([&](Operation *inner) {
+                     return multiplies(inner) ? WalkResult::interrupt() : WalkResult::advance();
+                   }).wasInterrupted())
+    return {};
+  return operands;
 }

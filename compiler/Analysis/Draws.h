@@ -5,18 +5,19 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/SmallVector.h"
 
 namespace alpa::analysis {
 
-/// The operand of a product or a lookup with a step's weights that is drawn in the step, with a row
-/// for each example of its batch, such as what a generator makes examples of. It depends on no
-/// example, but its rows are split as those of the batch are.
+/// The operands of a product or a lookup with a step's weights, or of a loop that has such, that
+/// are drawn in the step, with a row for each example of its batch, such as what a generator makes
+/// examples of. They depend on no example, but their rows are split as those of the batch are.
 class Draws {
 public:
   explicit Draws(mlir::func::FuncOp main);
 
-  /// The operand's number, or -1.
-  int operandOf(mlir::Operation *op) const;
+  /// Their numbers; none of most ops.
+  llvm::SmallVector<unsigned> operandsOf(mlir::Operation *op) const;
 
 private:
   /// Values that follow from random keys, and those that follow from these and constants.

@@ -237,6 +237,7 @@ private:
   Value partOfLoop(Operation *made, unsigned result, Layout layout);
   Value offset(int64_t inner, Scope &scope, DictionaryAttr attributes, Location loc);
   Value held(const Form &form, Layout wanted);
+  std::optional<Layout> onlyPart(Value whole, size_t depth);
 
   // Completed values.
   Value complete(Value value);
@@ -1846,22 +1847,33 @@ bool BatchSplitter::isLayer(Operation *op) {
 }
 
 /// An op without control flow.
-/// A product of weights with rows that are drawn for the examples of the batch: as with rows of the
-/// batch.
+/// A product of weights with rows that are drawn for the examples of the batch, or a loop with
+/// such: as with rows of the batch.
 LogicalResult BatchSplitter::cutDraw(Operation *op) {
-  int draw = phaseOf(op) == "update" ? -1 : draws.operandOf(op);
-  if (draw < 0 || typeOf(op->getOperand(draw)).getDimSize(0) % count != 0)
+  if (phaseOf(op) == "update")
     return failure();
-  SmallVector<Form> in;
-  for (Value operand : op->getOperands()) {
-    auto it = forms.find(operand);
-    if (it == forms.end() || !it->second.isPlain())
-      return failure();
-    in.push_back(it->second);
-  }
+  SmallVector<unsigned> operands = draws.operandsOf(op);
   Layout layout = Layout::split(0, 1);
-  in[draw] = {sliceOf(in[draw].value, layout), layout, {}};
-  if (succeeded(plain(op, in)) && llvm::all_of(op->getResults(), [&](Value result) {
+  auto isWhole = [&](Value value) {
+    auto it = forms.find(value);
+    return it != forms.end() && it->second.isPlain();
+  };
+  if (operands.empty() || !llvm::all_of(getUsedValues(op), isWhole))
+    return failure();
+  SmallVector<std::pair<Value, Form>> before;
+  for (unsigned operand : operands) {
+    Value value = op->getOperand(operand);
+    if (typeOf(value).getDimSize(0) % count != 0)
+      return failure();
+    if (!forms[value].isSplit()) { // A loop may carry it twice.
+      before.push_back({value, forms[value]});
+      forms[value] = {sliceOf(forms[value].value, layout), layout, {}};
+    }
+  }
+  LogicalResult done = inMicroBatch(op);
+  for (auto [value, form] : before)
+    forms[value] = form;
+  if (succeeded(done) && llvm::any_of(op->getResults(), [&](Value result) {
         return forms.lookup(result).isSplit();
       })) {
     takeFromWhole(op);
@@ -2065,6 +2077,20 @@ void BatchSplitter::noteMixed(Operation *made) {
 /// What goes around a loop takes one form: parts if any iteration makes parts, terms if
 /// any adds terms to what began as zero.
 /// With `meetsSums` the loop begins behind the barrier with sums, not with their terms.
+/// How a whole value is cut in the scopes from that depth on, if that is all that is done with it.
+std::optional<Layout> BatchSplitter::onlyPart(Value whole, size_t depth) {
+  std::optional<Layout> found;
+  for (const Scope &scope : llvm::drop_begin(scopes, depth))
+    for (const auto &[key, part] : scope.slices) {
+      if (std::get<0>(key) != whole.getAsOpaquePointer())
+        continue;
+      if (found)
+        return std::nullopt;
+      found = Layout::split(std::get<1>(key), std::get<2>(key));
+    }
+  return whole.hasOneUse() ? found : std::nullopt;
+}
+
 LogicalResult BatchSplitter::loop(hlo::WhileOp op, bool meetsSums) {
   unsigned size = op->getNumOperands();
   SmallVector<Form> inits;
@@ -2151,6 +2177,15 @@ LogicalResult BatchSplitter::loop(hlo::WhileOp op, bool meetsSums) {
         continue; // Its part is taken below.
       (void)refuse(op, "carries a value of the whole batch from iteration to iteration");
       return giveUp();
+    }
+    // What the loop only hands on, and cuts, is cut in front of it.
+    for (unsigned i = 0; i < size && !changed; ++i) {
+      bool isHandedOn = layouts[i].kind == Layout::Whole && returned[i] == body.getArgument(i) &&
+                        op->getResult(i).use_empty() && condition.getArgument(i).use_empty();
+      std::optional<Layout> part =
+          isHandedOn ? onlyPart(made->getRegion(1).getArgument(i), depth) : std::nullopt;
+      changed = part.has_value();
+      layouts[i] = part.value_or(layouts[i]);
     }
     if (changed) {
       unwind(depth, outside);

@@ -200,8 +200,9 @@ void MethodRoles::findBatch() {
   analysis::Draws draws(main);
   for (Operation &op : body.without_terminator()) {
     if (const ShardingRule *rule = ruleOf(&op)) {
-      if (int operand = opPhaseOf(&op) == OpPhase::Update ? -1 : draws.operandOf(&op); operand >= 0)
-        batch[op.getOperand(operand)] |= 1;
+      if (opPhaseOf(&op) != OpPhase::Update)
+        for (unsigned operand : draws.operandsOf(&op))
+          batch[op.getOperand(operand)] |= 1;
       pushForward(&op, *rule, batch);
       findGrown(op, *rule, freeDims, grown);
     }

@@ -19,6 +19,7 @@ from exactness.models import (
     one,
     pairs,
     sgd,
+    trained,
 )
 
 
@@ -374,3 +375,39 @@ def examples_that_are_drawn():
 def examples_that_are_drawn_and_normalized():
     """Statistics over drawn examples: all of them are needed at once."""
     return generated(lambda fake: (fake - fake.mean(0)) / (fake.std(0) + 0.1))
+
+
+@style(single=True)
+def examples_that_are_drawn_by_steps():
+    """A model of energies: a loop moves what is drawn along its gradient."""
+
+    def energy(params, x):
+        return jnp.tanh(dense(params, x)).sum(-1)
+
+    def loss(params, b, key):
+        noise = jax.random.normal(key, (N, WIDTH))
+
+        def move(i, x):
+            return x - 0.1 * jax.grad(lambda x: energy(params, x).sum())(x) + 0.01 * noise
+
+        drawn = jax.lax.stop_gradient(jax.lax.fori_loop(0, 3, move, noise))
+        return energy(params, b["x"]).mean() - energy(params, drawn).mean()
+
+    return keyed(loss)
+
+
+@style
+def examples_that_an_adversary_moves():
+    """A loop within the loss that begins with zeros, and divides by the size of the batch."""
+
+    def loss(params, b):
+        def value(x):
+            return jnp.mean((dense(params, x) - b["y"]) ** 2)
+
+        def move(i, d):
+            return d + 0.3 * jax.grad(value)(b["x"] + d)
+
+        moved = jax.lax.fori_loop(0, 3, move, jnp.zeros_like(b["x"]))
+        return value(b["x"] + jax.lax.stop_gradient(moved))
+
+    return Case(trained(loss), (layers(),), one(pairs))
