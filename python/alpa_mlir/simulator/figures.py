@@ -78,6 +78,8 @@ class PublishedError:
 
 # That a step takes longer by simulation than the search foresaw, to be said.
 _MUCH_MORE = 0.05
+# That products run in the update, of the seconds of all.
+_MUCH_ONCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ class Figures:
         price: of a device for an hour.
         simulated_seconds: of a step, where each transfer is followed over the links that it shares
             with others; None where it cannot be simulated.
+        once_part: of the seconds of all products those of products in the update, where there are
+            micro-batches.
     """
 
     step_seconds: float | None
@@ -120,6 +124,7 @@ class Figures:
     published: PublishedError | None
     price: float | None = None
     simulated_seconds: float | None = None
+    once_part: float = 0.0
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -189,6 +194,7 @@ class Figures:
         """One line for each: speed, memory, price, and how far it may be off."""
         texts = (
             self._speed(),
+            self._once(),
             self._simulation(),
             self._memory(),
             self._price(),
@@ -214,6 +220,14 @@ class Figures:
                 f"({self.dtype})"
             )
         return f"predicted: {', '.join(parts)}"
+
+    def _once(self) -> str:
+        if self.once_part < _MUCH_ONCE:
+            return ""
+        return (
+            f"update: {percent_text(self.once_part)} of the products' time, once a step and not in "
+            "micro-batches"
+        )
 
     def _simulation(self) -> str:
         if not self.step_seconds or not self.simulated_seconds:
@@ -355,6 +369,7 @@ def figures_of(
         published=published_error(plan.cluster),
         price=price,
         simulated_seconds=None if timeline is None else timeline.step_seconds,
+        once_part=once_part(plan, explanations),
     )
 
 
@@ -408,6 +423,30 @@ def model_flops(plan: Plan, explanations: Sequence[Row | None]) -> float | None:
     ):
         most = (1.0 + _trained_part(plan)) * forward
     return (forward + min(backward, most)) * plan.num_micro_batches + once
+
+
+def once_part(plan: Plan, explanations: Sequence[Row | None]) -> float:
+    """Of the seconds that devices spend on products those in the update; 0 for one micro-batch.
+
+    Products that need all examples at once, such as those of a second gradient at weights that the
+    first one has moved, run there, on the whole batch.
+
+    Args:
+        explanations: of each stage.
+    """
+    if plan.num_micro_batches == 1:
+        return 0.0
+    once = often = 0.0
+    for stage, found in zip(plan.stages, explanations, strict=True):
+        devices = len(plan.meshes[stage.mesh].devices)
+        for row in () if found is None else found["ops"]:
+            if not is_product(row):
+                continue
+            if row["phase"] == "update":
+                once += devices * row["compute_seconds"]
+            elif row["phase"] in ("forward", "backward"):
+                often += devices * plan.num_micro_batches * row["compute_seconds"]
+    return once / (once + often) if once else 0.0
 
 
 def _named_part(found: Row | None) -> float:

@@ -273,6 +273,38 @@ def test_examples_are_not_differentiated(remat):
     assert figures.hardware_flops == pytest.approx(products * 2 * width**3, rel=0.01)
 
 
+@pytest.mark.parametrize(("moves", "count"), [(True, 2), (True, 1), (False, 2)])
+def test_products_of_the_update_are_said(moves, count):
+    """A second gradient at moved weights, which need all examples, is computed once."""
+    shape = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
+
+    def step(weights, x):
+        def loss(weights):
+            return jnp.mean(jnp.tanh(jnp.tanh(x @ weights[0]) @ weights[1]) ** 2)
+
+        gradients = jax.grad(loss)(weights)
+        if moves:
+            size = jnp.sqrt(sum(jnp.sum(g**2) for g in gradients))
+            gradients = jax.grad(loss)(
+                [w + g / size for w, g in zip(weights, gradients, strict=True)]
+            )
+        return [w - g for w, g in zip(weights, gradients, strict=True)]
+
+    method = ShardParallel(num_micro_batches=count)
+    planned = alpa_mlir.parallelize(step, cluster="dgx-a100", method=method, cache=False)
+    figures = figures_of(planned.plan([shape, shape], shape).plan)
+    said = [line for line in figures.lines() if line.startswith("update: ")]
+    if moves and count > 1:
+        assert said == [
+            f"update: {percent_text(figures.once_part)} of the products' time, once a step and not "
+            "in micro-batches"
+        ]
+        assert 0.2 < figures.once_part < 0.9  # Half of the FLOPs.
+    else:
+        assert said == []
+        assert figures.once_part == 0
+
+
 def test_frozen_weights_are_not_differentiated():
     """Adapters beside frozen weights whose layers are computed again: forward, one product for the
     inputs' gradients, and what recomputation adds counts in HFU alone."""
