@@ -411,3 +411,16 @@ def examples_that_an_adversary_moves():
         return value(b["x"] + jax.lax.stop_gradient(moved))
 
     return Case(trained(loss), (layers(),), one(pairs))
+
+
+@style(single=True)
+def negatives_that_are_drawn():
+    """As many as the batch has examples, for each of which all of them count."""
+
+    def loss(params, b, key):
+        negatives = jax.random.normal(key, (N, WIDTH)) @ params[0]["w"]
+        found = b["x"] @ params[1]["w"]
+        of_negatives = jax.nn.logsumexp(found @ negatives.T, -1)
+        return jnp.mean(of_negatives - (found[:, :CLASSES] * b["y"]).sum(-1))
+
+    return keyed(loss, state=lambda: layers((WIDTH, WIDTH, WIDTH)))
