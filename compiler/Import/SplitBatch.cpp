@@ -130,9 +130,9 @@ public:
     bool splitsDraws = true; // Rows that are drawn for the examples of the batch.
   };
 
-  BatchSplitter(func::FuncOp main, int64_t count, const Freedom &freedom, bool widensSums,
-                const Findings &known)
-      : found(known), main(main), draws(main), count(count), semantics(freedom.semantics),
+  BatchSplitter(func::FuncOp main, const analysis::Draws &draws, int64_t count,
+                const Freedom &freedom, bool widensSums, const Findings &known)
+      : found(known), main(main), draws(draws), count(count), semantics(freedom.semantics),
         widensSums(widensSums), mayMeet(freedom.mayMeet), splitsDraws(freedom.splitsDraws),
         known(known), context(main.getContext()) {}
 
@@ -285,7 +285,7 @@ private:
   static std::string placeOf(Value value);
 
   func::FuncOp main;
-  analysis::Draws draws;
+  const analysis::Draws &draws;
   int64_t count;
   Semantics semantics;
   bool widensSums;
@@ -1863,8 +1863,6 @@ LogicalResult BatchSplitter::cutDraw(Operation *op) {
   SmallVector<std::pair<Value, Form>> before;
   for (unsigned operand : operands) {
     Value value = op->getOperand(operand);
-    if (typeOf(value).getDimSize(0) % count != 0)
-      return failure();
     if (!forms[value].isSplit()) { // A loop may carry it twice.
       before.push_back({value, forms[value]});
       forms[value] = {sliceOf(forms[value].value, layout), layout, {}};
@@ -1932,15 +1930,17 @@ LogicalResult BatchSplitter::barrier(Operation *op) {
   // What is the same for all micro-batches goes through a barrier of its own, and so does what
   // follows from the batch alone, which gradients from behind a barrier are not to hold up.
   enum Group { Whole, OfBatch, Others };
-  auto groupOf = [&](unsigned i) {
-    bool isOfBatch = mayMeet && isAtTop() && in[i]->isSplit() && canRepeat(op->getOperand(i));
-    return in[i]->layout.kind == Layout::Whole ? Whole : isOfBatch ? OfBatch : Others;
-  };
+  SmallVector<Group> groups;
+  for (auto [operand, form] : llvm::zip_equal(op->getOperands(), in)) {
+    bool isOfBatch = form && mayMeet && isAtTop() && form->isSplit() && canRepeat(operand);
+    bool isWhole = form && form->layout.kind == Layout::Whole;
+    groups.push_back(isWhole ? Whole : isOfBatch ? OfBatch : Others);
+  }
   for (Group group : {Whole, OfBatch, Others}) {
     SmallVector<Value> operands;
     SmallVector<unsigned> places;
     for (auto [i, form] : llvm::enumerate(in))
-      if (form && groupOf(i) == group) {
+      if (form && groups[i] == group) {
         operands.push_back(form->value);
         places.push_back(i);
       }
@@ -2179,12 +2179,13 @@ LogicalResult BatchSplitter::loop(hlo::WhileOp op, bool meetsSums) {
       return giveUp();
     }
     // What the loop only hands on, and cuts, is cut in front of it.
-    for (unsigned i = 0; i < size && !changed; ++i) {
+    bool isSettled = !changed;
+    for (unsigned i = 0; i < size && isSettled; ++i) {
       bool isHandedOn = layouts[i].kind == Layout::Whole && returned[i] == body.getArgument(i) &&
                         op->getResult(i).use_empty() && condition.getArgument(i).use_empty();
       std::optional<Layout> part =
           isHandedOn ? onlyPart(made->getRegion(1).getArgument(i), depth) : std::nullopt;
-      changed = part.has_value();
+      changed |= part.has_value();
       layouts[i] = part.value_or(layouts[i]);
     }
     if (changed) {
@@ -3183,15 +3184,18 @@ private:
                     {Semantics::Exact, /*mayMeet=*/true, /*splitsDraws=*/false}});
     Refusal refusal;
     bool hasDraws = false, hasKept = false;
+    std::optional<analysis::Draws> draws(main);
     for (const Freedom &freedom : tries) {
       if (!freedom.splitsDraws && !hasDraws)
         continue; // As before.
-      if (freedom.mayMeet && !std::exchange(hasKept, true))
+      if (freedom.mayMeet && !std::exchange(hasKept, true)) {
         keepStatistics(main);
+        draws.emplace(main);
+      }
       BatchSplitter::Findings known;
       Refusal why;
       for (bool knowsMore = true; knowsMore;) {
-        BatchSplitter splitter(main, microBatches, freedom, widenSums, known);
+        BatchSplitter splitter(main, *draws, microBatches, freedom, widenSums, known);
         if (succeeded(splitter.run())) {
           report(module, splitter);
           return success();

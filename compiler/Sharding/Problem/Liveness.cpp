@@ -190,11 +190,11 @@ private:
       Block *block = value.getParentBlock();
       for (Operation *user : value.getUsers()) {
         Operation *top = block->findAncestorOpInBlock(*user);
-        // Whether the layer that made it reads it again is no matter of this stage, which gets a
-        // copy; layers that are computed again do not.
-        if (values[index].isInput && top && !builder.isInStage(top) && isOfLayer(top, value))
-          continue;
         if (!top || !builder.isInStage(top)) {
+          // Whether the layer that made it reads it again is no matter of this stage, which gets a
+          // copy; layers that are computed again do not.
+          if (values[index].isInput && top && isOfLayer(top, value))
+            continue;
           bool ends = top && top->hasTrait<OpTrait::IsTerminator>();
           bool isRead = !values[index].isInput && !ends && top;
           if (isRead && opPhaseOf(top) == OpPhase::Update)
